@@ -48,6 +48,7 @@ COMPILED = (
     "kinmqtt/broker/handlers/disconnect.py",
     "kinmqtt/broker/handlers/incoming_publish.py",
     "kinmqtt/broker/handlers/publish.py",
+    "kinmqtt/broker/handlers/publish_answer.py",
     "kinmqtt/broker/keepalive.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/message/delivery.py",

@@ -96,8 +96,7 @@ class Connection(Writer):
         if full is not None:
             self._reject(full)
             return
-        resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
-        limit = self.acquire_for_good(resource)
+        limit = self.acquire_for_good(Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host))
         ruling = self.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
         if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
             self._reject(f"limited by {limit.rule}")
@@ -311,8 +310,7 @@ class Connection(Writer):
 
     def is_of(self, client_ids: Set[str]) -> bool:
         """Whether the connection belongs to one of these clients."""
-        session = self.session
-        return session is not None and session.client_id in client_ids
+        return self.session is not None and self.session.client_id in client_ids
 
     def authorization_changed(self, scope: Scope) -> None:
         """Drop cached authorizer answers if the scope covers the client."""

@@ -6,7 +6,7 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,30 +15,25 @@ from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from kinmqtt.broker.connection.route import TopicRoute
+from kinmqtt.broker.handlers.publish_answer import PublishAnswer
 from kinmqtt.broker.message.names import check_made_names, check_names
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
-from kinmqtt.hooks.awaitables import as_deferred, run
 from kinmqtt.hooks.dispatch import HookVerdict
-from kinmqtt.mqtt.acknowledgements import success, with_reason
-from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.acknowledgements import success
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
-from kinmqtt.mqtt.packets import V5, PacketType, Puback, Publish, Pubrec
+from kinmqtt.mqtt.packets import V5, PacketType
 from kinmqtt.mqtt.qos_state import check_quota
-from kinmqtt.mqtt.reasons import fitting
 from kinmqtt_spi import values
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
-from kinmqtt_spi.values import Drop, Message, MessageId, Reject
+from kinmqtt_spi.values import Drop, Message, Reject
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
-    from kinmqtt.broker.session.session import Session
+    pass
 
 log = Logger("kinmqtt.publish")
 
@@ -47,9 +42,6 @@ CACHED_ROUTES: Final = 1024
 
 LONGEST_CACHED_BYTES: Final = 256
 """Longest topic that a connection caches, so that the cache takes 1 MB at most."""
-
-LONGEST_REASON_BYTES: Final = 100
-"""Longest reason string in an acknowledgement."""
 
 _SUCCESS: Final = ReasonCode.SUCCESS
 _PUBACK: Final = PacketType.PUBACK
@@ -61,19 +53,10 @@ _TOO_LONG: Final = ""
 
 
 @mypyc_attr(free_list_len=1)
-class IncomingPublish:
+class IncomingPublish(PublishAnswer):
     """One PUBLISH and the state of its processing."""
 
-    __slots__ = ("again", "connection", "packet", "publication", "session")
-
-    def __init__(self, connection: Connection, session: Session, packet: Publish) -> None:
-        self.connection = connection
-        self.session = session
-        self.packet = packet
-        self.publication: Publication | None = None
-        """The message for interceptors and routing; ``None`` until it is made."""
-        self.again: MessageId | None = None
-        """The message id under which it was forwarded before; ``None`` if it was not."""
+    __slots__ = ()
 
     def process(self, frame: bytes, body: int) -> bool | None:
         """Process the message; returns ``True`` if later packets must wait."""
@@ -109,22 +92,6 @@ class IncomingPublish:
         if self.packet.qos and not self._admit():
             return False
         return self._stop_by_limit(limit)
-
-    # Waiting
-
-    def _then(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> bool | None:
-        """Call ``proceed`` with the pending answer; later packets of the client wait until then."""
-        return self.connection.wait_for(run(self._wait(pending, proceed)))
-
-    async def _wait(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> None:
-        answer = await as_deferred(pending)
-        self.connection.runtime.turn.touch()
-        proceed(answer)
-
-    @property
-    def _is_current(self) -> bool:
-        """Whether the connection is open and still owns the session."""
-        return self.connection.session is self.session and self.session.connection is self.connection
 
     # Before the message is accepted
 
@@ -380,138 +347,3 @@ class IncomingPublish:
             else:
                 self._hold(publication, publication.ticket, routed)
         return None
-
-    def _routed_in_slices(self, routed: Routed) -> None:
-        publication = self.publication
-        if self.packet.qos and publication is not None and publication.ticket is not None:
-            self._hold(publication, publication.ticket, routed)
-        else:
-            self._routed_later(routed)
-
-    def _hold(self, publication: Publication, ticket: Ticket, routed: Routed) -> None:
-        """Acknowledge the message when other nodes have committed it.
-
-        A QoS 2 identifier is stored as pending until then: a repeat is forwarded again, under the same message id.
-        """
-        if not ticket.pending:
-            self._settled(ticket, routed)
-            return
-        connection = self.connection
-        packet = self.packet
-        session = self.session
-        batch = connection.runtime.turn.batch
-        if packet.qos == 2:
-            session.incoming.open(packet.packet_id)
-            session.incoming.hold(packet.packet_id, publication.id)
-            if session.tickets is None:
-                session.tickets = {}
-            session.tickets[packet.packet_id] = ticket
-            if session.persistent:
-                batch.queue.append(
-                    queue.InboundOpen(session.client_id, session.epoch, packet.packet_id, publication.id)
-                )
-        # If this turn's writes fail to commit, the client must send the message again.
-        batch.unfinished_publishers.append(connection)
-        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, routed))
-
-    def _hold_repeated(self, ticket: Ticket) -> None:
-        """Let a repeated QoS 2 packet wait for the answers to the first one, once on each connection."""
-        connection = self.connection
-        if ticket.owner is connection:
-            return
-        connection.unacknowledged += 1
-        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, _DELIVERED))
-
-    def _settled(self, ticket: Ticket, routed: Routed) -> None:
-        """Acknowledge the message, or not, as the other nodes have answered."""
-        packet = self.packet
-        session = self.session
-        if packet.qos == 2 and session.tickets is not None and session.tickets.get(packet.packet_id) is ticket:
-            del session.tickets[packet.packet_id]
-        if ticket.failure is not None:
-            if self._is_current:
-                self.connection.withhold_acknowledgement(ticket.failure)
-            return
-        session.incoming.confirm(packet.packet_id)
-        self._routed_later(Routed.REFUSED if ticket.is_refused else routed)
-
-    def _routed_later(self, routed: Routed) -> None:
-        packet = self.packet
-        session = self.session
-        connection = self.connection
-        if packet.qos and session.connection is connection:
-            self._routed(routed)
-        elif packet.qos == 2 and routed in (Routed.REFUSED, Routed.NOT_RETAINED):
-            session.incoming.forget(packet.packet_id)
-        elif packet.qos == 2 and connection.services.sessions.get(session.client_id) is session:
-            self._open_inbound()
-
-    def _routed(self, routed: Routed) -> None:
-        if routed is _DELIVERED:
-            self._acknowledge(_SUCCESS)
-        elif routed is Routed.REFUSED:
-            self._refuse(ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
-        elif routed is Routed.NOT_RETAINED:
-            self._refuse(ReasonCode.QUOTA_EXCEEDED, "there are too many retained messages")
-        else:
-            self._acknowledge(ReasonCode.NO_MATCHING_SUBSCRIBERS)
-
-    # Acknowledgement
-
-    def _acknowledge(self, reason: ReasonCode) -> None:
-        """Acknowledge a message that was accepted or is treated as if it were."""
-        packet = self.packet
-        if not packet.qos:
-            return
-        connection = self.connection
-        packet_type = _PUBACK if packet.qos == 1 else _PUBREC
-        if packet.qos == 2:
-            self._open_inbound()
-        if reason is _SUCCESS or connection.version != V5:
-            answer = success(packet_type, packet.packet_id)
-        else:
-            answer = with_reason(packet_type, packet.packet_id, reason)
-        connection.acknowledge(answer, packet.qos == 1)
-
-    def _open_inbound(self) -> None:
-        """Record the identifier of an accepted QoS 2 message to detect duplicates; written with its deliveries."""
-        session = self.session
-        packet_id = self.packet.packet_id
-        session.incoming.open(packet_id)
-        if session.persistent:
-            self.connection.runtime.turn.batch.queue.append(
-                queue.InboundOpen(session.client_id, session.epoch, packet_id)
-            )
-
-    def _refuse(self, reason: ReasonCode, text: str) -> None:
-        """Refuse the message. MQTT 3 has no negative acknowledgement: its clients get a positive one."""
-        packet = self.packet
-        if not packet.qos:
-            return
-        connection = self.connection
-        if connection.version != V5:
-            self._acknowledge(_SUCCESS)
-            return
-        session = self.session
-        packet_type = _PUBACK if packet.qos == 1 else _PUBREC
-        reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-        if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
-            session.incoming.forget(packet.packet_id)
-            if session.persistent:
-                connection.runtime.turn.batch.queue.append(
-                    queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
-                )
-        connection.acknowledge(self._refusal(packet_type, reason, text), True)
-
-    def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
-        """Returns an acknowledgement, with a reason string if the client wants it and it fits (MQTT-3.4.2-2)."""
-        connection = self.connection
-        packet_id = self.packet.packet_id
-        properties = connection.reason_string(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
-        if properties:
-            made = encode((Puback if packet_type is _PUBACK else Pubrec)(packet_id, reason, properties), V5)
-            session = connection.session
-            limit = None if session is None else session.max_packet_bytes
-            if limit is None or len(made) <= limit:
-                return made
-        return with_reason(packet_type, packet_id, reason)

@@ -186,11 +186,7 @@ def pack(group: CommitGroup) -> bytes:
                 packet_id,
             ))  # fmt: skip
         elif isinstance(write, InboundOpen):
-            client_id, epoch, inbound_id, message = write
-            if message is None:
-                keep((INBOUND_OPEN, client_id, epoch, inbound_id))
-            else:
-                keep((INBOUND_PENDING, client_id, epoch, inbound_id, *message))
+            keep(_pack_inbound(write))
         else:
             keep((_CODES[type(write)], *write))
     queue.extend(_pack_stand(stand, place) for stand in group.stands)
@@ -275,6 +271,13 @@ _CODES: Final[Mapping[type[QueueWrite], int]] = {
     Purge: PURGE,
 }
 """The codes in front of the fields of a write."""
+
+
+def _pack_inbound(write: InboundOpen) -> Record:
+    client_id, epoch, packet_id, message = write
+    if message is None:
+        return INBOUND_OPEN, client_id, epoch, packet_id
+    return INBOUND_PENDING, client_id, epoch, packet_id, *message
 
 
 def _pack_stand(stand: Record, place: _Place) -> Record:
