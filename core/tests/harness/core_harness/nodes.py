@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -206,7 +206,10 @@ class SharedStores:
 class Nodes:
     """Brokers named ``n1``, ``n2`` and so on, with shared stores unless ``shared`` is false."""
 
-    def __init__(self, count: int, *, shared: bool = True, **more: Any) -> None:
+    def __init__(
+        self, count: int, *, shared: bool = True, plugins: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        """All brokers use the same ``plugins``."""
         self.wires = Wires()
         self.clock = TurnableClock()
         self.stores = SharedStores()
@@ -214,6 +217,7 @@ class Nodes:
         self.backends: list[Wired] = []
         self._shared = shared
         self._more = more
+        self._plugins = plugins or {}
         for _ in range(count):
             self.add()
 
@@ -221,7 +225,9 @@ class Nodes:
         """Start one more broker."""
         number = len(self.brokers) + 1
         backend = Wired(self.wires)
-        plugins = {"wired": backend, "stores": self.stores} if self._shared else {"wired": backend}
+        plugins: dict[str, Any] = {**self._plugins, "wired": backend}
+        if self._shared:
+            plugins["stores"] = self.stores
         services = dict.fromkeys(("session", "queue", "retain"), "stores") if self._shared else None
         broker = BrokerHarness(
             plugins=plugins,

@@ -265,12 +265,13 @@ class RedisSessionStore(SessionStore):
         self.ownership.claimed(client_id, node.uid)
         if answer is None:
             return None
-        epoch, before, previous, head, filters = answer
+        epoch, before, previous, head, filters, home = answer
         number = int(epoch)
         if node.uid == self._uid:
             self._epochs[client_id] = number
         self._pipeline.owners[client_id] = node.uid
-        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters), int(before))
+        session = codec.session_of(head[2:], filters)
+        return Claim(number, codec.owner_of(previous), session, int(before), int(home) if home else None)
 
     async def _has_released(self, client_id: str, holder: int) -> bool:
         """Whether a node is gone or has released the client, although Redis still names it as the holder."""

@@ -22,8 +22,6 @@ class SharedSessionStore(MemorySessionStore):
     def __init__(self) -> None:
         super().__init__()
         self._homes: dict[str, NodeIdentity] = {}
-        self._nodes: set[int] = set()
-        """The uids of all nodes that have ever claimed something."""
         self._buried: set[int] = set()
         self._offers: dict[str, int] = {}
         """By client id of an orphaned session: the uid of the node that it is assigned to."""
@@ -32,9 +30,8 @@ class SharedSessionStore(MemorySessionStore):
         claim = super().claim(client_id, node, above)
         home = self._homes.get(client_id)
         self._homes[client_id] = node
-        self._nodes.add(node.uid)
         self._offers.pop(client_id, None)
-        return evolve(claim, previous_owner=home if claim.previous_owner is None else claim.previous_owner)
+        return evolve(claim, home_uid=None if home is None else home.uid)
 
     def claim_for(
         self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0
@@ -84,7 +81,7 @@ class SharedSessionStore(MemorySessionStore):
         self._buried.add(node.uid)
 
     def living(self, uids: Set[int]) -> Set[int]:
-        return {uid for uid in uids if uid in self._nodes and uid not in self._buried}
+        return set(uids) - self._buried
 
     def _is_home_alive(self, client_id: str) -> bool:
         home = self._homes.get(client_id)

@@ -68,6 +68,9 @@ class Claim:
     """The stored session, expired or not. An expired one can't be resumed, but its will must still be published."""
     previous_epoch: int | None = None
     """The epoch of the claim before this one; ``None`` for one below ``epoch``."""
+    home_uid: int | None = None
+    """The uid of the node that claimed the client id last, its client connected or not: that node may still hold the
+    session. ``None`` if there is none, or if nodes do not share the store."""
 
 
 @frozen(slots=True)

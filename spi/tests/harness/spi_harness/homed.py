@@ -52,8 +52,7 @@ class HomedSessionStore(MemorySessionStore):
         self.gone.add(node)
 
     def living(self, uids: Set[int]) -> Set[int]:
-        gone = {node.uid for node in self.gone}
-        return {node.uid for node in self.homes.values() if node.uid in uids and node.uid not in gone}
+        return set(uids) - {node.uid for node in self.gone}
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         return self.claim(client_id, node) if self.handed.get(client_id) == node else None

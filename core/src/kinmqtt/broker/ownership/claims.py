@@ -147,7 +147,7 @@ class Claims:
             if not opening.expiry_s:
                 # The store has deleted the session and with it the claim: another user could claim the client id.
                 claim = await self._claim(opening)
-                await resolve(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
+                await self._announce(client_id, claim)
         # Other clients may have taken the capacity while this one waited.
         self._capacity.check(opening, claim.session is not None, self._registry.get(client_id))
         present = session is not None
@@ -155,13 +155,23 @@ class Claims:
             session = self._registry.create(opening, claim.epoch)
         else:
             self._registry.resume(session, opening)
-        if claim.previous_owner is not None and claim.previous_owner != self._runtime.node:
+        if self._holder(claim) not in (None, self._runtime.node):
             # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
             await resolve(self._registry.routes_known())
         self._registry.attach(session, opening)
         if opening.connection.is_closed():
             self._leaving.connection_closed(session, opening.connection, will_stands=False)
         return session, present
+
+    async def _announce(self, client_id: str, claim: Claim) -> None:
+        """Announce a claim; returns when the node that held the session has let go of it."""
+        await resolve(self._cluster.claim(client_id, claim.epoch, self._holder(claim)))
+
+    def _holder(self, claim: Claim) -> NodeIdentity | None:
+        """Return the node that held the session until now, whether its client was connected or not."""
+        if claim.previous_owner is not None or claim.home_uid is None:
+            return claim.previous_owner
+        return self._registry.node_of(claim.home_uid)
 
     async def _present(self, client_id: str, claim: Claim) -> Session | None:
         """Return the session that a claim has found, in the state of the stores; ``None`` if there is none."""
@@ -174,7 +184,7 @@ class Claims:
             session = None if claim.session is None else self._registry.adopt(claim, claim.session, state)
         if session is not None:
             session.epoch = claim.epoch
-        await resolve(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
+        await self._announce(client_id, claim)
         # The will may have become due while the cluster's answer was awaited.
         await self._wills.wait_for_attempt(client_id)
         if session is None and claim.session is not None:

@@ -117,6 +117,10 @@ class Registry:
             self._router.subscribe(stored.client_id, subscription)
         return session
 
+    def node_of(self, uid: int) -> NodeIdentity | None:
+        """Return another node by its uid; ``None`` for one that this node does not know."""
+        return self._router.node_of(uid)
+
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the subscriptions of this node's sessions."""
         return self._router.routes_known()

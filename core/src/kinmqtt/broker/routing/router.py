@@ -136,6 +136,11 @@ class Router:
         """Whether there is no other node."""
         return self._forwarder.is_alone
 
+    def node_of(self, uid: int) -> NodeIdentity | None:
+        """Return another node by its uid; ``None`` for an unknown one."""
+        link = self._forwarder.known_link(uid)
+        return None if link is None else link.node
+
     def hold_route(self, filter: str) -> None:
         """Keep a route announced that has subscribers now, also without them, until :meth:`release_route`."""
         self._announcer.subscribed(filter, None, 0, True)

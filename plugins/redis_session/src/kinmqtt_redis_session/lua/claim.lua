@@ -6,7 +6,7 @@
 --       only if hand_over.lua gave the session to this node and no one has claimed it since; 6 the user as JSON: the
 --       verified name and the name in CONNECT, or ''; 7 the uid of a node that is known to have released its claim,
 --       or ''; 8 an epoch that the new one must be above
--- Answers {epoch, previous epoch, previous owner, session fields, subscriptions}. Answers false if an adoption comes
+-- Answers {epoch, previous epoch, previous owner, session fields, subscriptions, uid of the node that claimed last}. Answers false if an adoption comes
 -- too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
 -- user of the stored session, else the user for whom it was claimed and not released. The epoch is Redis's clock in
 -- ms, or the previous epoch plus one if that is higher. So it is above any forgotten epoch of this client id, and
@@ -42,4 +42,4 @@ if not head[3] and redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5]) == 0 then
 end
 return {epoch, head[1] or '0', head[2] or '',
   redis.call('HMGET', KEYS[1], 'e', 'o', 'c', 'j', 'w', 'xe', 'wd', 'a'),
-  redis.call('HGETALL', KEYS[2])}
+  redis.call('HGETALL', KEYS[2]), head[4] or ''}
