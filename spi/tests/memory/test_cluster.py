@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -30,37 +30,37 @@ class Listener:
     def asked(self, origin: object, method: object, data: object) -> bytes:
         raise AssertionError
 
-    def handing(self, client_id: object, epoch: object, origin: object) -> HandOff:
-        raise AssertionError
-
-    def owned(self) -> list[tuple[str, int]]:
-        return []
-
     def routes_changed(self, node: object, version: object, added: object, removed: object) -> None:
         raise AssertionError
 
     def session_claimed(self, client_id: object, epoch: object, owner: object) -> None:
         raise AssertionError
 
+    def handing(self, client_id: object, epoch: object, origin: object) -> HandOff:
+        raise AssertionError
+
+    def owned(self) -> Iterable[tuple[str, int]]:
+        raise AssertionError
+
 
 def test_a_single_node_announces_itself() -> None:
-    """The node is up once it has started, says when it leaves, and is the only member."""
+    """The node joins, is UP when the broker is, says when it leaves, and is the only member."""
     listener, cluster = Listener(), SingleNode()
     before = cluster.members()
 
     cluster.start(HERE, listener)
+    joining = cluster.members()
     cluster.up()
-    during = cluster.members()
+    up = cluster.members()
     cluster.leave(1.0)
     cluster.stop()
+    cluster.up()
     cluster.leave(1.0)
 
-    assert (before, during, cluster.members()) == ((), (Member(HERE, MemberState.UP),), ())
-    assert [member.state for member in listener.members] == [
-        MemberState.JOINING,
-        MemberState.UP,
-        MemberState.LEAVING,
-    ]
+    assert (before, cluster.members()) == ((), ())
+    assert (joining, up) == ((Member(HERE, MemberState.JOINING),), (Member(HERE, MemberState.UP),))
+    states = [MemberState.JOINING, MemberState.UP, MemberState.LEAVING]
+    assert listener.members == [Member(HERE, state) for state in states]
 
 
 def test_nobody_lags_behind() -> None:
@@ -74,6 +74,7 @@ def test_nobody_lags_behind() -> None:
     cluster.release("c", 1)
 
     assert laggards == ()
+    assert cluster.locate("c") is None
     assert cluster.guarantees == (
         Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
     )
@@ -82,8 +83,8 @@ def test_nobody_lags_behind() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda cluster: cluster.push(ELSEWHERE, b"1"),
-        lambda cluster: cluster.deliver(ELSEWHERE, b"1", 1),
+        lambda cluster: cluster.push(ELSEWHERE, b"batch"),
+        lambda cluster: cluster.deliver(ELSEWHERE, b"batch", 1),
         lambda cluster: cluster.link(ELSEWHERE),
         lambda cluster: cluster.hand_off("c", 1, ELSEWHERE),
         lambda cluster: cluster.ask(ELSEWHERE, "method", b"", 1.0),

@@ -23,6 +23,7 @@ from spi_harness import (
     broken_authentication,
     broken_authorization,
     broken_cluster,
+    broken_cluster_batches,
     broken_event,
     broken_limiter,
     broken_metric,
@@ -35,19 +36,19 @@ from spi_harness import (
 )
 from spi_harness.biting import Verdicts, biting_tests, run, unbroken
 
-SUITES: dict[type[Any], ModuleType] = {
-    SessionStoreContract: broken_session,
-    ClusterBackendContract: broken_cluster,
-    PluginContract: broken_plugin,
-    MetricPluginContract: broken_metric_plugin,
-    MetricsContract: broken_metric,
-    LimiterContract: broken_limiter,
-    AuthorizerContract: broken_authorization,
-    AuthenticatorContract: broken_authentication,
-    SubscriptionIndexContract: broken_subscription,
-    QueueStoreContract: broken_queue,
-    RetainStoreContract: broken_retain,
-    EventLogContract: broken_event,
+SUITES: dict[type[Any], tuple[ModuleType, ...]] = {
+    SessionStoreContract: (broken_session,),
+    ClusterBackendContract: (broken_cluster, broken_cluster_batches),
+    PluginContract: (broken_plugin,),
+    MetricPluginContract: (broken_metric_plugin,),
+    MetricsContract: (broken_metric,),
+    LimiterContract: (broken_limiter,),
+    AuthorizerContract: (broken_authorization,),
+    AuthenticatorContract: (broken_authentication,),
+    SubscriptionIndexContract: (broken_subscription,),
+    QueueStoreContract: (broken_queue,),
+    RetainStoreContract: (broken_retain,),
+    EventLogContract: (broken_event,),
 }
 
 _verdicts = cache(run)

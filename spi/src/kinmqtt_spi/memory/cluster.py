@@ -22,7 +22,7 @@ from kinmqtt_spi.values import NodeIdentity
 
 
 class SingleNode(ClusterBackend):
-    """The cluster of this node alone. Calls for another node raise ``ServiceUnavailable`` with its name."""
+    """The cluster of this node alone. Calls for another node raise ``NodeGone`` with its name."""
 
     guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 
@@ -32,11 +32,14 @@ class SingleNode(ClusterBackend):
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
         self._listener = listener
-        self._become(Member(node, MemberState.JOINING))
+        self._member = Member(node, MemberState.JOINING)
+        listener.member_changed(self._member)
+
+    def up(self) -> None:
+        self._become(MemberState.UP)
 
     def leave(self, deadline_s: float) -> None:
-        if self._member is not None:
-            self._become(evolve(self._member, state=MemberState.LEAVING))
+        self._become(MemberState.LEAVING)
 
     def stop(self) -> None:
         self._member = self._listener = None
@@ -49,10 +52,6 @@ class SingleNode(ClusterBackend):
 
     def route_barrier(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
         return ()
-
-    def up(self) -> None:
-        if self._member is not None:
-            self._become(evolve(self._member, state=MemberState.UP))
 
     def push(self, node: NodeIdentity, batch: bytes) -> bool:
         _nobody(node)
@@ -75,10 +74,10 @@ class SingleNode(ClusterBackend):
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> bytes:
         _nobody(node)
 
-    def _become(self, member: Member) -> None:
-        self._member = member
-        if self._listener is not None:
-            self._listener.member_changed(member)
+    def _become(self, state: MemberState) -> None:
+        if self._member is not None and self._listener is not None:
+            self._member = evolve(self._member, state=state)
+            self._listener.member_changed(self._member)
 
 
 def _nobody(node: NodeIdentity) -> NoReturn:

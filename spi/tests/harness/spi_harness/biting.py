@@ -1,13 +1,15 @@
 """Runs what should catch it over each deliberately broken double, and tells what it said.
 
-A module ``broken_<family>.py`` has one class for each double: a suite's subclass named after the behaviour that the
-double breaks, as ``TestSESSION_02_EpochsStandStill``. pytest collects none of these by itself.
+A module ``broken_<family>.py``, or several for a long suite, has one class for each double: a suite's subclass named
+after the behaviour that the double breaks, as ``TestSESSION_02_EpochsStandStill``. pytest collects none of these by
+itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,15 +82,17 @@ def run(module: ModuleType) -> Verdicts:
     return verdicts
 
 
-def unbroken(suite: type[Any], module: ModuleType) -> set[str]:
-    """The behaviours of a suite that no double breaks."""
-    return {each.number for each in behaviours_of(suite)} - set(doubles(module).values())
+def unbroken(suite: type[Any], modules: Iterable[ModuleType]) -> set[str]:
+    """The behaviours of a suite that no double of these modules breaks."""
+    broken = {number for module in modules for number in doubles(module).values()}
+    return {each.number for each in behaviours_of(suite)} - broken
 
 
-def biting_tests(suites: dict[type[Any], ModuleType]) -> Any:
+def biting_tests(suites: dict[type[Any], tuple[ModuleType, ...]]) -> Any:
     """The parameters of a test of all doubles: module, class and behaviour."""
     return [
         pytest.param(module, name, number, id=name)
-        for module in suites.values()
+        for modules in suites.values()
+        for module in modules
         for name, number in doubles(module).items()
     ]

@@ -1,13 +1,14 @@
-"""Cluster backends that break one promise each."""
+"""Cluster backends that break one promise each: members, routes, claims, hand-off and questions."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from attrs import evolve
 
-from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
+from kinmqtt_spi.errors import NodeGone
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.cluster import (
     ClusterListener,
@@ -20,13 +21,13 @@ from kinmqtt_spi.services.cluster import (
 )
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.values import Maybe, NodeIdentity
-from spi_harness.two_nodes import CREDIT_BYTES, Answer, Hub, Node
+from spi_harness.two_nodes import Answer, Frame, Hub, Moving, Node
 
 
 class SoundNodes(ClusterBackendContract):
     """``double`` is the backend of both nodes, which breaks nothing here."""
 
-    has_peers = can_stall = True
+    has_peers = can_stall = can_cut = True
     double: type[Node] = Node
 
     @pytest.fixture
@@ -40,11 +41,14 @@ class SoundNodes(ClusterBackendContract):
         stop: Callable[[], object] = cluster_backend.stall()
         return stop
 
+    def cut(self, cluster_backend: Any) -> None:
+        cluster_backend.cut()
+
 
 class TestCLUSTER_01_IsUpInSilence(SoundNodes):
     class double(Node):
-        def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
-            super().start(node, _Deaf(listener))
+        def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
+            return super().start(node, _Deaf(listener))
 
 
 class _Deaf:
@@ -58,17 +62,24 @@ class _Deaf:
         pass
 
 
-class TestCLUSTER_01_IsUpTooSoon(SoundNodes):
+class TestCLUSTER_01_IsUpWhenItStarts(SoundNodes):
     class double(Node):
-        def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
-            super().start(node, listener)
-            self.become(Member(node, MemberState.UP))
+        def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
+            started = super().start(node, listener)
+            self.spread(MemberState.UP)
+            return started
 
 
 class TestCLUSTER_02_CountsOthersOnly(SoundNodes):
     class double(Node):
         def members(self) -> Sequence[Member]:
             return [each for each in super().members() if each.node != self.me]
+
+
+class TestCLUSTER_02_CountsItselfAsUp(SoundNodes):
+    class double(Node):
+        def members(self) -> Sequence[Member]:
+            return [Member(each.node, MemberState.UP) for each in super().members()]
 
 
 class TestCLUSTER_03_WaitsForItself(SoundNodes):
@@ -88,7 +99,7 @@ class TestCLUSTER_04_AsksItself(SoundNodes):
 class TestCLUSTER_05_DropsWhatNobodyGets(SoundNodes):
     class double(Node):
         def push(self, node: NodeIdentity, batch: bytes) -> bool:
-            return node not in self.hub.nodes or super().push(node, batch)
+            return node in self.hub.nodes and super().push(node, batch)
 
 
 class TestCLUSTER_05_NamesNobody(SoundNodes):
@@ -100,13 +111,10 @@ class TestCLUSTER_05_NamesNobody(SoundNodes):
                 raise NodeGone("no such node") from None
 
 
-class TestCLUSTER_05_NamesItNotGone(SoundNodes):
+class TestCLUSTER_05_LinksToNobody(SoundNodes):
     class double(Node):
-        def at(self, node: NodeIdentity) -> Node:
-            try:
-                return super().at(node)
-            except NodeGone as error:
-                raise ServiceUnavailable(str(error)) from None
+        def link(self, node: NodeIdentity) -> LinkState:
+            return super().link(node) if node in self.hub.nodes else LinkState(0, 0, 0.0)
 
 
 class TestCLUSTER_06_LeavesInSilence(SoundNodes):
@@ -133,56 +141,6 @@ class TestCLUSTER_09_CountsItselfTwice(SoundNodes):
             return [*super().members(), *(each for each in super().members() if each.node == self.me)]
 
 
-class TestCLUSTER_10_LosesEnds(SoundNodes):
-    class double(Node):
-        def take_pushed(self, origin: Any, batch: bytes) -> None:
-            super().take_pushed(origin, batch[:1000])
-
-
-class TestCLUSTER_10_SaysItIsItsOwn(SoundNodes):
-    class double(Node):
-        def take(self, origin: Any, batch: bytes, answer: Any) -> None:
-            super().take(self.me, batch, answer)
-
-
-class TestCLUSTER_10_TakesAllForPushed(SoundNodes):
-    class double(Node):
-        def take(self, origin: Any, batch: bytes, answer: Any) -> None:
-            super().take_pushed(origin, batch)
-            answer.give(b"")
-
-
-class TestCLUSTER_11_AnswersWhenItIsSent(SoundNodes):
-    class double(Node):
-        def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Any:
-            super().deliver(node, batch, messages)
-            return b""
-
-
-class TestCLUSTER_11_AnswersByItself(SoundNodes):
-    class double(Node):
-        def take(self, origin: Any, batch: bytes, answer: Any) -> None:
-            super().take(origin, batch, Answer())
-            answer.give(b"")
-
-
-class TestCLUSTER_12_TakesAFailureForDone(SoundNodes):
-    class double(Node):
-        def expect(self, node: NodeIdentity) -> Any:
-            answer = super().expect(node)
-            answer.fail = lambda error: answer.give(b"")  # type: ignore[method-assign]
-            return answer
-
-
-class TestCLUSTER_12_TakesAFailureForTheEnd(SoundNodes):
-    class double(Node):
-        def expect(self, node: NodeIdentity) -> Any:
-            answer = super().expect(node)
-            fail = answer.fail
-            answer.fail = lambda error: fail(NodeGone(f"{node.name}: {error}"))  # type: ignore[method-assign]
-            return answer
-
-
 class TestCLUSTER_13_TellsOnlyWhatIsNew(SoundNodes):
     class double(Node):
         def tell_routes(self, other: Any, version: int, added: Any, removed: Any) -> None:
@@ -194,6 +152,13 @@ class TestCLUSTER_13_TellsTheLastFirst(SoundNodes):
         def pump(self) -> None:
             self.inbox.reverse()
             super().pump()
+
+
+class TestCLUSTER_13_TellsFiltersOnly(SoundNodes):
+    class double(Node):
+        def tell_routes(self, other: Any, version: int, added: Any, removed: Any) -> None:
+            filters = [RouteChange(each.filter, each.share_group) for each in added]
+            super().tell_routes(other, version, filters, removed)
 
 
 class TestCLUSTER_14_TellsWhoWasThere(SoundNodes):
@@ -241,68 +206,10 @@ class TestCLUSTER_18_WaitsForTheGone(SoundNodes):
             return self.expect(previous_owner)
 
 
-class TestCLUSTER_19_HasNoCredit(SoundNodes):
-    class double(Node):
-        def link(self, node: NodeIdentity) -> LinkState:
-            return LinkState(0, 0, 0.0)
-
-
-class TestCLUSTER_19_HasNoMeasure(SoundNodes):
-    class double(Node):
-        def link(self, node: NodeIdentity) -> LinkState:
-            self.at(node)
-            return LinkState(CREDIT_BYTES, 0, float("nan"))
-
-
-class TestCLUSTER_20_RaisesWhenItIsFull(SoundNodes):
-    class double(Node):
-        def push(self, node: NodeIdentity, batch: bytes) -> bool:
-            if self.at(node).room() < len(batch):
-                raise ServiceUnavailable(f"the link to {node.name} is full")
-            return super().push(node, batch)
-
-
-class TestCLUSTER_20_SendsWhatItRefused(SoundNodes):
-    class double(Node):
-        def push(self, node: NodeIdentity, batch: bytes) -> bool:
-            other = self.at(node)
-            taken = super().push(node, batch)
-            if not taken:
-                other.pushed_bytes += len(batch)
-                other.send(lambda: other.take_pushed(self.me, batch))
-            return taken
-
-
-class TestCLUSTER_20_DropsTheOldest(SoundNodes):
-    class double(Node):
-        def push(self, node: NodeIdentity, batch: bytes) -> bool:
-            other = self.at(node)
-            if other.room() < len(batch) and other.inbox:
-                other.inbox.popleft()
-                return False
-            return super().push(node, batch)
-
-
-class TestCLUSTER_20_StillHasCredit(SoundNodes):
-    class double(Node):
-        def link(self, node: NodeIdentity) -> LinkState:
-            self.at(node)
-            return LinkState(CREDIT_BYTES, 0, 0.0)
-
-
-class TestCLUSTER_21_AnotherWayOvertakes(SoundNodes):
-    class double(Node):
-        def push(self, node: NodeIdentity, batch: bytes) -> bool:
-            other = self.at(node)
-            other.pushed_bytes += len(batch)
-            self.hub.clock.later(0.0005, lambda: other.take_pushed(self.me, batch))
-            return True
-
-
 class TestCLUSTER_22_GoesUnnoticed(SoundNodes):
     class double(Node):
         def become(self, member: Member) -> None:
-            if member.state is MemberState.UP:
+            if member.state in (MemberState.JOINING, MemberState.UP):
                 super().become(member)
 
         def lose(self, node: NodeIdentity) -> None:
@@ -318,51 +225,64 @@ class TestCLUSTER_22_StaysAMember(SoundNodes):
             pass
 
 
-class TestCLUSTER_23_WaitsForTheGone(SoundNodes):
-    class double(Node):
-        def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Any:
-            return super().deliver(node, batch, messages) if node in self.hub.nodes else self.expect(node)
-
-
 class TestCLUSTER_24_CommitsEachChunk(SoundNodes):
     class double(Node):
-        def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-            return _Eager(super().hand_off(client_id, epoch, to))
+        def moving(self, to: Node) -> Moving:
+            return _Eager(self, to)
 
 
-class _Eager(HandOff):
-    def __init__(self, moving: Any) -> None:
-        self.moving: HandOff = moving
-
-    def chunk(self, data: bytes) -> Maybe[None]:
-        self.moving.chunk(data)
-        return self.moving.commit()
-
-    def commit(self) -> Maybe[None]:
-        return self.moving.commit()
-
-    def abort(self) -> Maybe[None]:
-        return self.moving.abort()
+class _Eager(Moving):
+    def chunk(self, data: bytes) -> Any:
+        super().chunk(data)
+        return self.commit()
 
 
 class TestCLUSTER_24_CommitsWhatIsAborted(SoundNodes):
     class double(Node):
-        def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-            return _Stubborn(super().hand_off(client_id, epoch, to))
+        def moving(self, to: Node) -> Moving:
+            return _Stubborn(self, to)
 
 
-class _Stubborn(_Eager):
-    def chunk(self, data: bytes) -> Maybe[None]:
-        return self.moving.chunk(data)
+class _Stubborn(Moving):
+    def abort(self) -> Any:
+        return self.commit()
 
-    def abort(self) -> Maybe[None]:
-        return self.moving.commit()
+
+class TestCLUSTER_24_JoinsChunks(SoundNodes):
+    class double(Node):
+        def moving(self, to: Node) -> Moving:
+            return _Joining(self, to)
+
+
+class _Joining(Moving):
+    def __init__(self, origin: Node, to: Node) -> None:
+        super().__init__(origin, to)
+        self.state = b""
+
+    def chunk(self, data: bytes) -> None:
+        self.state += data
+
+    def commit(self) -> Any:
+        super().chunk(self.state)
+        return super().commit()
+
+
+class TestCLUSTER_24_ForgetsTheEpoch(SoundNodes):
+    class double(Node):
+        async def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> HandOff:
+            return await super().hand_off(client_id, 0, to)
 
 
 class TestCLUSTER_25_ForgetsTheMethod(SoundNodes):
     class double(Node):
         def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
             return super().ask(node, "", data, limit_s)
+
+
+class TestCLUSTER_25_AnswersForTheCore(SoundNodes):
+    class double(Node):
+        def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
+            answer.give(b"")
 
 
 class TestCLUSTER_26_WaitsForEver(SoundNodes):
@@ -379,105 +299,150 @@ class TestCLUSTER_26_AnswersNothing(SoundNodes):
             return answer  # type: ignore[no-any-return]
 
 
-class TestCLUSTER_27_LosesPatience(SoundNodes):
+class TestCLUSTER_33_CountsTheNewAsUp(SoundNodes):
     class double(Node):
-        def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Any:
-            answer = super().deliver(node, batch, messages)
-            self.hub.clock.later(60.0, lambda: answer.give(b""))
-            return answer
+        def meet(self, other: Node) -> None:
+            super().meet(other)
+            assert other.me is not None
+            self.become(Member(other.me, MemberState.UP))
 
 
-class TestCLUSTER_28_WaitsForTheDead(SoundNodes):
+class TestCLUSTER_33_IsUpForItselfOnly(SoundNodes):
     class double(Node):
-        def lose(self, node: NodeIdentity) -> None:
-            self.waiting.clear()
-            super().lose(node)
-
-
-class TestCLUSTER_28_FailsForNoReason(SoundNodes):
-    class double(Node):
-        def lose(self, node: NodeIdentity) -> None:
-            for answer in self.waiting.pop(node, ()):
-                answer.fail(ServiceUnavailable(f"node {node.name} did not answer"))
-            super().lose(node)
-
-
-class TestCLUSTER_29_TakesNoiseForCommitted(SoundNodes):
-    class double(Node):
-        def take(self, origin: Any, batch: bytes, answer: Any) -> None:
-            assert self.listener is not None
-            try:
-                self.listener.received(origin, batch, True)
-            except MalformedBatch:
-                answer.give(b"wrong")
-            else:
-                answer.give(b"")
-
-
-class TestCLUSTER_30_IsUpToOthersTooSoon(SoundNodes):
-    class double(Node):
-        def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
-            super().start(node, listener)
-            for other in self.others():
-                other.become(Member(node, MemberState.UP))
-
-
-class TestCLUSTER_30_HidesItsRoutes(SoundNodes):
-    class double(Node):
-        def up(self) -> None:
+        async def up(self) -> None:
             assert self.me is not None
-            self.inbox.clear()
-            for other in self.others():
-                other.inbox.clear()
-                other.become(Member(self.me, MemberState.UP))
             self.become(Member(self.me, MemberState.UP))
 
 
-class TestCLUSTER_31_KeepsTheFirst(SoundNodes):
+class TestCLUSTER_34_IsUpAtOnce(SoundNodes):
+    class double(Node):
+        async def up(self) -> None:
+            self.spread(MemberState.UP)
+
+
+class TestCLUSTER_34_TellsRoutesAfterwards(SoundNodes):
+    class double(Node):
+        async def up(self) -> None:
+            self.spread(MemberState.UP)
+            await self.until(lambda: not self.lagging(self.version))
+
+
+class TestCLUSTER_35_KeepsTheFirst(SoundNodes):
     class double(Node):
         def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
-            new = [each for each in added if each.key not in self.routes]
-            super().routes_update(version, new, removed)
+            super().routes_update(version, [each for each in added if each.key not in self.routes], removed)
 
 
-class TestCLUSTER_32_HearsLater(SoundNodes):
+class TestCLUSTER_35_RemovesWhatIsEqual(SoundNodes):
     class double(Node):
-        def tell_now(
-            self, other: Node, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
-        ) -> None:
-            tell_now = super().tell_now
-            self.hub.clock.later(5.0, lambda: tell_now(other, version, added, removed))
+        def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
+            super().routes_update(version, added, [each for each in removed if each in self.routes.values()])
 
 
-class TestCLUSTER_33_KeepsTheReasonBack(SoundNodes):
+class TestCLUSTER_36_StartsWithoutRoutes(SoundNodes):
     class double(Node):
-        def reply(self, origin: Any, method: str, data: bytes, answer: Any) -> None:
-            answer.fail(ServiceUnavailable("no"))
+        def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
+            super().start(node, listener).close()  # type: ignore[union-attr]
 
 
-class TestCLUSTER_34_KnowsAnOwnerOfNothing(SoundNodes):
+class TestCLUSTER_36_TellsRoutesOneByOne(SoundNodes):
+    class double(Node):
+        def tell_routes(self, other: Any, version: int, added: Any, removed: Any) -> None:
+            for each in added:
+                super().tell_routes(other, version, [each], ())
+            super().tell_routes(other, version, (), removed)
+
+
+class TestCLUSTER_36_TellsWhatWasReplaced(SoundNodes):
+    class double(Node):
+        def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
+            for each in added:
+                if each.key in self.routes:
+                    self.routes["replaced " + each.filter, None] = self.routes[each.key]
+            super().routes_update(version, added, removed)
+
+
+class TestCLUSTER_37_KeepsTheErrorToItself(SoundNodes):
+    class double(Node):
+        def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
+            unheard = Answer()
+            unheard.give = answer.give  # type: ignore[method-assign]
+            super().reply(origin, method, data, unheard)
+
+
+class TestCLUSTER_37_FailsOnUnknownErrors(SoundNodes):
+    class double(Node):
+        def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
+            assert self.listener is not None
+            answer.give(self.listener.asked(origin, method, data))
+
+
+class TestCLUSTER_38_CommitsAtItsOwnEnd(SoundNodes):
+    class double(Node):
+        def moving(self, to: Node) -> Moving:
+            return _Hasty(self, to)
+
+
+class _Hasty(Moving):
+    def commit(self) -> None:
+        super().commit()
+
+
+class TestCLUSTER_38_TakesAFailureForDone(SoundNodes):
+    class double(Node):
+        def moving(self, to: Node) -> Moving:
+            return _Confident(self, to)
+
+
+class _Confident(Moving):
+    def step(self, call: Callable[[], Any]) -> Any:
+        answer = super().step(call)
+        answer.fail = lambda error: answer.give()
+        return answer
+
+
+class TestCLUSTER_39_ForgetsTheEpoch(SoundNodes):
+    class double(Node):
+        def release(self, client_id: str, epoch: int) -> None:
+            del self.hub.register[client_id]
+
+
+class TestCLUSTER_39_OwnsTheUnclaimed(SoundNodes):
     class double(Node):
         def locate(self, client_id: str) -> Maybe[Located | None]:
-            return Located(self.me, 1)
+            return self.hub.register.get(client_id, Located(self.me, 0))
 
 
-class TestCLUSTER_35_StaysInTouch(SoundNodes):
+class TestCLUSTER_40_KnowsItsOwnOnly(SoundNodes):
+    class double(Node):
+        def locate(self, client_id: str) -> Maybe[Located | None]:
+            known: Any = super().locate(client_id)
+            return known if known.owner == self.me else Located(None, 0)
+
+
+class TestCLUSTER_40_KeepsTheFirstEpoch(SoundNodes):
+    class double(Node):
+        def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+            before = self.hub.register.get(client_id)
+            claimed = super().claim(client_id, epoch, previous_owner)
+            if before is not None:
+                self.hub.register[client_id] = evolve(before, owner=self.me)
+            return claimed
+
+
+class TestCLUSTER_41_HearsWhatWasOnItsWay(SoundNodes):
     class double(Node):
         def stop(self) -> None:
-            if self.me is not None:
-                for other in self.others():
-                    other.lose(self.me)
+            listener, inbox = self.listener, list(self.inbox)
+            super().stop()
+            self.listener = listener
+            self.inbox.extend(inbox)
 
 
-class TestCLUSTER_36_MixesAnswersUp(SoundNodes):
+class TestCLUSTER_41_IsToldOfItself(SoundNodes):
     class double(Node):
-        def take(self, origin: Any, batch: bytes, answer: Any) -> None:
-            assert self.listener is not None
-            given = self.listener.received(origin, batch, True)
-            shared = getattr(self, "shared", None) or []
-            self.shared = [*shared, answer]
-            self.hub.run(self.answer_next(given))
-
-        async def answer_next(self, given: Any) -> None:
-            value = await given if isinstance(given, Awaitable) else given
-            self.shared.pop(0).give(value)
+        def stop(self) -> None:
+            listener, me = self.listener, self.me
+            super().stop()
+            if listener is not None and me is not None:
+                self.send(Frame(lambda: listener.member_changed(Member(me, MemberState.REMOVED))))

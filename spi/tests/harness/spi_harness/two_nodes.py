@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from kinmqtt_spi.errors import NodeGone, ServiceUnavailable, SpiError
-from kinmqtt_spi.memory.plugin import TurnableClock
+from attrs import define
+
+from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
 from kinmqtt_spi.services.cluster import (
     ClusterBackend,
     ClusterListener,
     Guarantee,
     HandOff,
     LinkState,
+    Located,
     Member,
     MemberState,
     RouteChange,
 )
-from kinmqtt_spi.testing.cluster import BATCH_BYTES
+from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
-CREDIT_BYTES = 2 << 20
-STALLED_BYTES = 16 << 10
-"""How much is taken for a node that does not read."""
+CREDIT_BYTES = 4 << 20
 DELAY_S = 0.001
+
+
+class Timers(Protocol):
+    """What a hub needs of a clock."""
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """Make a call after that many seconds."""
 
 
 class Answer(Awaitable[Any]):
@@ -53,15 +60,39 @@ class Answer(Awaitable[Any]):
         return self._result[0]
 
 
+@define
+class Frame:
+    """A message on its way to a node."""
+
+    call: Callable[[], object]
+    origin: NodeIdentity | None = None
+    size_bytes: int = 0
+    is_batch: bool = False
+    """It is lost with its connection."""
+
+
+@define
+class Assured:
+    """A batch of ``deliver`` that was not answered yet."""
+
+    batch: bytes
+    messages: int
+    answer: Answer
+
+
 class Hub:
     """The network."""
 
-    def __init__(self, clock: TurnableClock) -> None:
+    def __init__(self, clock: Timers, delay_s: float = DELAY_S) -> None:
         self.clock = clock
+        self.delay_s = delay_s
+        """How long each message takes, in seconds of the clock."""
         self.nodes: dict[NodeIdentity, Node] = {}
+        self.register: dict[str, Located] = {}
+        """The owners of client ids."""
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Go on with a coroutine each moment, until its end."""
+        """Go on with a coroutine each millisecond, until its end."""
         try:
             coroutine.send(None)
         except StopIteration:
@@ -83,40 +114,32 @@ class Node(ClusterBackend):
         self.version = 0
         self.seen: dict[NodeIdentity, int] = {}
         """The version of this node's routes that each other has."""
-        self.inbox: deque[Callable[[], object]] = deque()
+        self.inbox: deque[Frame] = deque()
         self.stalled = False
         self.waiting: dict[NodeIdentity, list[Answer]] = {}
-        self.pushed_bytes = 0
-        """What other nodes have pushed and this one has not read."""
+        self.serial = 0
+        self.assured: dict[NodeIdentity, dict[int, Assured]] = {}
+        """What each other has not answered, by number."""
+        self.taken: dict[NodeIdentity, set[int]] = {}
+        """The numbers of the batches that each other has sent."""
 
     # The interface
 
-    def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
+    def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
         self.me, self.listener = node, listener
         self.become(Member(node, MemberState.JOINING))
         self.hub.nodes[node] = self
         for other in self.others():
             self.meet(other)
             other.meet(self)
+        return self.until(lambda: all(node in other.seen for other in self.others()))
 
-    def up(self) -> Maybe[None]:
-        return self.announce_up()
-
-    async def announce_up(self) -> None:
-        while self.lagging(self.version):
-            await _Moment()
-        assert self.me is not None
-        member = Member(self.me, MemberState.UP)
-        self.become(member)
-        for other in self.others():
-            other.become(member)
+    async def up(self) -> None:
+        await self.until(lambda: not self.lagging(self.version))
+        self.spread(MemberState.UP)
 
     def leave(self, deadline_s: float) -> None:
-        if self.me is not None:
-            member = Member(self.me, MemberState.LEAVING)
-            self.become(member)
-            for other in self.others():
-                other.become(member)
+        self.spread(MemberState.LEAVING)
 
     def stop(self) -> None:
         if self.me is None:
@@ -135,7 +158,7 @@ class Node(ClusterBackend):
         self.version = version
         for each in removed:
             self.routes.pop(each.key, None)
-        self.routes.update({each.key: each for each in added})
+        self.routes.update((each.key, each) for each in added)
         for other in self.others():
             self.tell_routes(other, version, added, removed)
 
@@ -143,53 +166,52 @@ class Node(ClusterBackend):
         return self.wait_for_routes(version, limit_s)
 
     def push(self, node: NodeIdentity, batch: bytes) -> bool:
-        other = self.at(node)
-        if other.room() < len(batch):
+        other, me = self.at(node), self.me
+        if len(batch) > self.credit(other):
             return False
-        other.pushed_bytes += len(batch)
-        other.send(lambda: other.take_pushed(self.me, batch))
+        other.send(Frame(lambda: other.take(me, batch, None), me, len(batch), is_batch=True))
         return True
 
     def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Any:
         other = self.at(node)
         answer = self.expect(node)
-        other.send(lambda: other.take(self.me, batch, answer))
+        self.serial += 1
+        self.assured.setdefault(node, {})[self.serial] = Assured(batch, messages, answer)
+        self.transmit(other, self.serial, batch, answer)
         return answer
 
     def link(self, node: NodeIdentity) -> LinkState:
         other = self.at(node)
-        room = other.room()
-        return LinkState(room if room >= BATCH_BYTES else 0, other.pushed_bytes, DELAY_S)
+        return LinkState(self.credit(other), self.queued(other), self.hub.delay_s)
 
-    def room(self) -> int:
-        """How much may be pushed to this node."""
-        return (STALLED_BYTES if self.stalled else CREDIT_BYTES) - self.pushed_bytes
+    def locate(self, client_id: str) -> Maybe[Located | None]:
+        return self.hub.register.get(client_id, Located(None, 0))
 
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+        self.hub.register[client_id] = Located(self.me, epoch)
         if previous_owner is None or previous_owner == self.me or previous_owner not in self.hub.nodes:
             return None
-        other = self.at(previous_owner)
+        other, me = self.at(previous_owner), self.me
         answer = self.expect(previous_owner)
-        other.send(lambda: other.let_go(client_id, epoch, self.me, answer))
+        other.send(Frame(lambda: other.let_go(client_id, epoch, me, answer)))
         return answer
 
     def release(self, client_id: str, epoch: int) -> None:
         pass
 
-    def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-        other = self.at(to)
-        assert other.listener is not None
-        assert self.me is not None
-        return other.listener.handing(client_id, epoch, self.me)
+    async def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> HandOff:
+        moving = self.moving(self.at(to))
+        await moving.begin(client_id, epoch)
+        return moving
 
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
-        other = self.at(node)
+        other, me = self.at(node), self.me
         answer = self.expect(node)
-        other.send(lambda: other.reply(self.me, method, data, answer))
+        other.send(Frame(lambda: other.reply(me, method, data, answer)))
         self.hub.clock.later(limit_s, lambda: answer.fail(ServiceUnavailable(f"{node.name} does not answer")))
         return answer
 
-    # Within
+    # Members and links
 
     def others(self) -> list[Node]:
         return [node for node in self.hub.nodes.values() if node is not self]
@@ -204,16 +226,21 @@ class Node(ClusterBackend):
         if self.listener is not None:
             self.listener.member_changed(member)
 
+    def spread(self, state: MemberState) -> None:
+        if self.me is not None:
+            for each in (self, *self.others()):
+                each.become(Member(self.me, state))
+
     def meet(self, other: Node) -> None:
         assert other.me is not None
         self.become(other.known[other.me])
-        if self.version:
-            self.tell_now(other, self.version, tuple(self.routes.values()), ())
+        self.tell_routes(other, self.version, tuple(self.routes.values()), ())
 
     def lose(self, node: NodeIdentity) -> None:
         if self.listener is not None:
             self.listener.member_changed(Member(node, MemberState.REMOVED, False))
-        self.known.pop(node, None)
+        for table in (self.known, self.seen, self.assured, self.taken):
+            table.pop(node, None)
         for answer in self.waiting.pop(node, ()):
             answer.fail(NodeGone(f"node {node.name} is gone"))
 
@@ -222,14 +249,20 @@ class Node(ClusterBackend):
         self.waiting.setdefault(node, []).append(answer)
         return answer
 
-    def send(self, call: Callable[[], object]) -> None:
+    def queued(self, other: Node) -> int:
+        return sum(frame.size_bytes for frame in other.inbox if frame.origin == self.me)
+
+    def credit(self, other: Node) -> int:
+        return max(0, CREDIT_BYTES - self.queued(other))
+
+    def send(self, frame: Frame) -> None:
         """To this node, in order."""
-        self.inbox.append(call)
-        self.hub.clock.later(DELAY_S, self.pump)
+        self.inbox.append(frame)
+        self.hub.clock.later(self.hub.delay_s, self.pump)
 
     def pump(self) -> None:
         if self.inbox and not self.stalled:
-            self.inbox.popleft()()
+            self.inbox.popleft().call()
 
     def stall(self) -> Callable[[], object]:
         self.stalled = True
@@ -238,53 +271,84 @@ class Node(ClusterBackend):
     def go_on(self) -> None:
         self.stalled = False
         for _ in range(len(self.inbox)):
-            self.hub.clock.later(DELAY_S, self.pump)
+            self.hub.clock.later(self.hub.delay_s, self.pump)
 
-    def take_pushed(self, origin: Any, batch: bytes) -> None:
-        assert self.listener is not None
-        self.pushed_bytes -= len(batch)
-        self.listener.received(origin, batch, False)
+    def cut(self) -> None:
+        """Break the connections: what is on its way is lost, and what was not answered is sent again."""
+        for other in self.others():
+            self.reconnect(other)
+            other.reconnect(self)
 
-    def take(self, origin: Any, batch: bytes, answer: Answer) -> None:
+    def reconnect(self, other: Node) -> None:
+        other.inbox = deque(frame for frame in other.inbox if not (frame.is_batch and frame.origin == self.me))
+        assert other.me is not None
+        for serial, sent in self.assured.get(other.me, {}).items():
+            if not sent.answer.done():
+                self.transmit(other, serial, sent.batch, sent.answer)
+
+    # Batches, claims, questions and routes
+
+    def transmit(self, other: Node, serial: int, batch: bytes, answer: Answer) -> None:
+        me = self.me
+        other.send(Frame(lambda: other.take(me, batch, answer, serial), me, len(batch), is_batch=True))
+
+    def take(self, origin: Any, batch: bytes, answer: Answer | None, serial: int = 0) -> None:
+        if answer is None:
+            self.hub.run(passed_on(lambda: self.receive(origin, batch, False), Answer()))
+        elif self.is_new(origin, serial):
+            self.hub.run(passed_on(lambda: self.receive(origin, batch, True), answer))
+
+    def is_new(self, origin: NodeIdentity, serial: int) -> bool:
+        taken = self.taken.setdefault(origin, set())
+        if serial in taken:
+            return False
+        taken.add(serial)
+        return True
+
+    def receive(self, origin: Any, batch: bytes, assured: bool) -> Maybe[bytes]:
         assert self.listener is not None
         try:
-            given = self.listener.received(origin, batch, True)
-        except SpiError as error:
-            answer.fail(ServiceUnavailable(str(error)))
-            return
-        self.hub.run(_passed_on(given, answer))
-
-    def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
-        assert self.listener is not None
-        try:
-            given = self.listener.asked(origin, method, data)
-        except SpiError as error:
-            answer.fail(error)
-            return
-        self.hub.run(_passed_on(given, answer))
+            return self.listener.received(origin, batch, assured)
+        except MalformedBatch as error:
+            self.cut()
+            raise ServiceUnavailable("the batch could not be read") from error
 
     def let_go(self, client_id: str, epoch: int, owner: Any, answer: Answer) -> None:
-        assert self.listener is not None
-        self.hub.run(_passed_on(self.listener.session_claimed(client_id, epoch, owner), answer))
+        listener = self.listener
+        assert listener is not None
+        self.hub.run(passed_on(lambda: listener.session_claimed(client_id, epoch, owner), answer))
+
+    def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
+        listener = self.listener
+        assert listener is not None
+        self.hub.run(passed_on(lambda: listener.asked(origin, method, data), answer))
+
+    def moving(self, to: Node) -> Moving:
+        return Moving(self, to)
 
     def tell_routes(
         self, other: Node, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
     ) -> None:
-        other.send(lambda: self.tell_now(other, version, added, removed))
+        me = self.me
+        assert me is not None
 
-    def tell_now(
-        self, other: Node, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
-    ) -> None:
-        assert other.listener is not None
-        if self.me is not None and other.me is not None:
-            other.listener.routes_changed(self.me, version, added, removed)
-            self.seen[other.me] = version
+        def tell() -> None:
+            assert other.listener is not None
+            if version:
+                other.listener.routes_changed(me, version, added, removed)
+            if other.me is not None:
+                self.seen[other.me] = version
+
+        other.send(Frame(tell))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await _Moment()
 
     async def wait_for_routes(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
-        answer = Answer()
-        timer = self.hub.clock.later(limit_s, answer.give)
-        while self.lagging(version) and not answer.done():
-            await _Moment()
+        limit = Answer()
+        timer = self.hub.clock.later(limit_s, limit.give)
+        await self.until(lambda: limit.done() or not self.lagging(version))
         timer.cancel()
         return self.lagging(version)
 
@@ -292,13 +356,51 @@ class Node(ClusterBackend):
         return [other for other in self.hub.nodes if other != self.me and self.seen.get(other, 0) < version]
 
 
+class Moving(HandOff):
+    """A session on its way: each step is a message, which the other node answers."""
+
+    def __init__(self, origin: Node, to: Node) -> None:
+        self.origin = origin
+        self.to = to
+        self.end: HandOff
+
+    def begin(self, client_id: str, epoch: int) -> Any:
+        me = self.origin.me
+
+        def accept() -> None:
+            assert self.to.listener is not None
+            assert me is not None
+            self.end = self.to.listener.handing(client_id, epoch, me)
+
+        return self.step(accept)
+
+    def chunk(self, data: bytes) -> Any:
+        return self.step(lambda: self.end.chunk(data))
+
+    def commit(self) -> Any:
+        return self.step(lambda: self.end.commit())
+
+    def abort(self) -> Any:
+        return self.step(lambda: self.end.abort())
+
+    def step(self, call: Callable[[], Any]) -> Any:
+        assert self.to.me is not None
+        answer = self.origin.expect(self.to.me)
+        self.to.send(Frame(lambda: self.origin.hub.run(passed_on(call, answer))))
+        return answer
+
+
 class _Moment(Awaitable[None]):
     def __await__(self) -> Generator[Any, None, None]:
         yield
 
 
-async def _passed_on(awaited: Any, answer: Answer) -> None:
+async def passed_on(call: Callable[[], Any], answer: Answer) -> None:
+    """Pass an answer of the listener, or its error, to the node that waits for it."""
     try:
-        answer.give(await awaited if isinstance(awaited, Awaitable) else awaited)
-    except Exception as error:
+        result = call()
+        answer.give(await result if isinstance(result, Awaitable) else result)
+    except ServiceUnavailable as error:
         answer.fail(error)
+    except Exception as error:
+        answer.fail(ServiceUnavailable(f"the other node failed: {error}"))

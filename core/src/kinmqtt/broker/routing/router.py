@@ -400,8 +400,7 @@ class Router:
 
     def has_members(self, key: GroupKey) -> bool:
         """Return whether a shared subscription has members on this node."""
-        group = self._groups.get(key)
-        return group is not None and bool(group.members)
+        return key in self._groups and bool(self._groups[key].members)
 
     def group(self, key: GroupKey) -> Group | None:
         """Return a shared subscription with members on any node; ``None`` if there is none."""
