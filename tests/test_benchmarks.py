@@ -52,6 +52,19 @@ def test_growth_prints_every_table_and_draws_every_plot(tmp_path: Path) -> None:
         assert {column.replace("`", "") for column in columns} <= set(texts)
 
 
+def test_a_message_in_one_process_is_measured() -> None:
+    """A line for each kind of session."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "in_process.py"), "--rounds", "3"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        "QoS 1, nothing stored",
+        "QoS 1 to a persistent session",
+    ]
+
+
 def test_micro_benchmarks_answer_what_they_assert() -> None:
     """Each runs once, untimed."""
     command = [sys.executable, "-m", "pytest", "-q", "--benchmark-disable", "benchmarks/test_micro.py"]

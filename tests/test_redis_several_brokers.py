@@ -360,3 +360,23 @@ def test_who_was_imported_is_adopted_by_who_runs_first(tmp_path: Path, server: R
 
         assert (counted(RESTORED, one), counted(RESTORED, two)) == (2, 0)
         assert hears(one, "a") == hears(one, "b") == [b"x"]
+
+
+def test_delayed_messages_of_others_are_left_alone(tmp_path: Path, server: RedisServer) -> None:
+    """A broker that starts publishes none that a living one holds."""
+    with ExitStack() as stack:
+        one = begun(stack, tmp_path / "one", server, CALM)
+        with wire(one.port, "publisher", V5) as publisher:
+            for seconds in (3, 4):
+                publisher.publish(f"$delayed/{seconds}/t", b"%d" % seconds, 1, packet_id=seconds)
+                assert publisher.expect(Puback).reason is ReasonCode.SUCCESS
+        two = begun(stack, tmp_path / "two", server, CALM)
+        with wire(one.port, "here", V5) as here, wire(two.port, "there", V5) as there:
+            here.subscribe("t", 0)
+            there.subscribe("t", 0)
+            heard = [here.expect(Publish).payload for _ in range(2)]
+            there.publish("t", b"end")
+            elsewhere = there.expect(Publish).payload
+
+    assert heard == [b"3", b"4"]
+    assert elsewhere == b"end"

@@ -233,8 +233,10 @@ class QueueStoreContract(StoreContract):
         self._apply(queue_store, drive, InboundOpen("a", 1, 2), InboundClose("a", 1, 3), again)
         after = drive(queue_store.load("a"))
 
-        assert (before.inbound, dict(before.pending)) == ({9}, ids)
-        assert (after.inbound, dict(after.pending)) == ({2, 9}, {1: ids[1], 4: MessageId(7, 7)})
+        assert before.inbound == {9}
+        assert dict(before.pending) == ids
+        assert after.inbound == {2, 9}
+        assert dict(after.pending) == {1: ids[1], 4: MessageId(7, 7)}
         assert (before.sizes.inbound, after.sizes.inbound) == (5, 4)
         self._apply(queue_store, drive, Purge("a", 1), InboundOpen("a", 1, 1))
         assert drive(queue_store.load("a")).inbound == {1}
