@@ -64,6 +64,7 @@ COMPILED = (
     "kinmqtt/broker/routing/sliced_delivery.py",
     "kinmqtt/broker/routing/publisher.py",
     "kinmqtt/broker/routing/incremental_fanout.py",
+    "kinmqtt/broker/routing/routed.py",
     "kinmqtt/broker/routing/router.py",
     "kinmqtt/broker/routing/target.py",
     "kinmqtt/broker/runtime.py",

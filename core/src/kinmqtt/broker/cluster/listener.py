@@ -73,7 +73,11 @@ class Nodes:
         hooks = self._runtime.hooks
         if hooks.cluster_member.active:
             hooks.cluster_member(member)
-        if member.node == self._runtime.node or member.state not in GONE:
+        if member.node == self._runtime.node:
+            return
+        if member.state not in GONE:
+            # Also one without subscribers may have the session that a message is for.
+            self._forwarder.link_to(member.node)
             return
         link = self._forwarder.known_link(member.node.uid)
         if link is not None:

@@ -22,7 +22,7 @@ from kinmqtt.broker.forwarding.batch_format import (
 )
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
-from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.batch import Batch
 from kinmqtt.hooks.awaitables import as_deferred, run
@@ -90,7 +90,7 @@ class Receiver:
     def received(self, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Deliver a batch; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.received`."""
         runs = read_batch(batch)
-        # Everything is cut before anything is delivered: a malformed batch has no effect.
+        # Everything is cut before anything is delivered: an assured batch that is malformed has no effect.
         packets = [cut_packets(batch, head.start, head.end) for head in runs]
         turn = self._runtime.turn
         turn.touch()
@@ -103,9 +103,10 @@ class Receiver:
         answer = Answer(turn.batch)
         pending: list[Awaitable[object]] = []
         number = 0
-        for head, run_packets in zip(runs, packets, strict=True):
-            statistics.from_nodes.value += len(run_packets)
-            number = self._deliver_assured(head, run_packets, number, answer, pending)
+        publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
+        for head, several in zip(runs, publications, strict=True):
+            statistics.from_nodes.value += len(several)
+            number = self._deliver_assured(head, several, number, answer, pending)
         if pending:
             return run(self._answer_later(answer, pending))
         return self._answer_when_committed(answer)
@@ -174,18 +175,23 @@ class Receiver:
 
     # QoS 1 and 2
 
+    def _publications(self, head: RunHead, packets: list[tuple[bytes, int]]) -> list[Publication]:
+        version = V5 if head.is_v5 else V311
+        return [
+            self._publication(head, packet, body, version, position)
+            for position, (packet, body) in enumerate(packets)
+        ]
+
     def _deliver_assured(
         self,
         head: RunHead,
-        packets: list[tuple[bytes, int]],
+        publications: list[Publication],
         number: int,
         answer: Answer,
         pending: list[Awaitable[object]],
     ) -> int:
         """Deliver a run whose first message has a number in its batch; returns the next number."""
-        version = V5 if head.is_v5 else V311
-        for position, (packet, body) in enumerate(packets):
-            publication = self._publication(head, packet, body, version, position)
+        for publication in publications:
             answer.add(number, publication.id)
             for name, filter in head.groups:
                 if not self._router.has_members((name, filter)):

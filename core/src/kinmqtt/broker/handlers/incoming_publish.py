@@ -19,7 +19,7 @@ from kinmqtt.broker.handlers.publish_answer import PublishAnswer
 from kinmqtt.broker.message.names import check_made_names, check_names
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
-from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt.mqtt.acknowledgements import success
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
-from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.hooks.awaitables import as_deferred, run
 from kinmqtt.mqtt.acknowledgements import success, with_reason
 from kinmqtt.mqtt.codec import encode
@@ -110,11 +110,12 @@ class PublishAnswer:
         session = self.session
         if packet.qos == 2 and session.tickets is not None and session.tickets.get(packet.packet_id) is ticket:
             del session.tickets[packet.packet_id]
+            if ticket.failure is None:
+                session.incoming.confirm(packet.packet_id)
         if ticket.failure is not None:
             if self._is_current:
                 self.connection.withhold_acknowledgement(ticket.failure)
             return
-        session.incoming.confirm(packet.packet_id)
         self._routed_later(Routed.REFUSED if ticket.is_refused else routed)
 
     def _routed_later(self, routed: Routed) -> None:

@@ -110,7 +110,9 @@ class Wills:
                 self._runtime.turn.batch.sessions.append(ClearWill(client_id, session.epoch))
                 self._runtime.turn.touch()
                 return
-            while not await self._is_committed(message, session):
+            again = False
+            while not await self._is_committed(message, session, again):
+                again = True
                 self._notify(self._unpublished[client_id])
                 await pause(self._runtime.clock, RETRY_S)
         finally:
@@ -128,7 +130,7 @@ class Wills:
         self._awaiting_retry += 1
         try:
             await pause(self._runtime.clock, RETRY_S)
-            await self._publisher.publish_until_committed(message, lambda: None)
+            await self._publisher.publish_until_committed(message, lambda: None, again=True)
         finally:
             self._awaiting_retry -= 1
 
@@ -137,15 +139,18 @@ class Wills:
         if self._runtime.slices.is_over():
             await self._runtime.slices.turn()
 
-    async def _is_committed(self, message: Message, session: Session | None = None) -> bool:
-        """Publish once, in one transaction with the removal from the ``session``; returns whether that committed."""
+    async def _is_committed(self, message: Message, session: Session | None = None, again: bool = False) -> bool:
+        """Publish once, in one transaction with the removal from the ``session``; returns whether that committed.
+
+        ``again``: an earlier attempt may have reached other nodes.
+        """
 
         def along() -> None:
             if session is not None:
                 self._clear(session)
 
         try:
-            await self._publisher.publish_with(message, along)
+            await self._publisher.publish_with(message, along, again)
         except CommitFailed:
             return False
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 
@@ -12,7 +12,7 @@ from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.fanout import Fanout
-from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
     from kinmqtt.broker.turn.ports import Peer
+
+
+SYS_PREFIX: Final = "$SYS/"
+"""Topics of one node: other nodes have their own."""
 
 
 class MessagePublisher:
@@ -75,11 +79,15 @@ class MessagePublisher:
         """
         check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
-        return self.take(Publication.of(self.completed(message)))
+        publication = Publication.of(self.completed(message))
+        if message.topic.startswith(SYS_PREFIX) and not self._router.is_alone:
+            publication.here_only = self._router.groups_here(message.topic)
+        return self.take(publication)
 
-    async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
+    async def publish_with(self, message: Message, along: Callable[[], None], again: bool = False) -> None:
         """Publish in one transaction with the writes of ``along``: without the commit it is not delivered.
 
+        ``again``: an earlier attempt may have reached other nodes.
         Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed`, and ``ValueError`` for a message that PUBLISH
         can't encode.
         """
@@ -89,17 +97,17 @@ class MessagePublisher:
         publication = Publication.of(message)
         if not self._router.is_alone:
             # The other nodes come first: after the commit here nobody would publish it again.
-            await self._publish_elsewhere(publication)
+            await self._publish_elsewhere(publication, again)
         await resolve(self.take(publication, after_commit=True))
         along()
         await turn.committed()
 
-    async def _publish_elsewhere(self, publication: Publication) -> None:
+    async def _publish_elsewhere(self, publication: Publication, again: bool) -> None:
         """Forward a message to the other nodes, and wait until they have committed it.
 
         Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where one has not.
         """
-        ticket = self._router.route_elsewhere(publication)
+        ticket = self._router.route_elsewhere(publication, again)
         if ticket is None or not ticket.pending:
             return
         settled: Deferred[None] = Deferred()
@@ -110,19 +118,24 @@ class MessagePublisher:
             raise CommitFailed(ticket.failure)
 
     async def publish_until_committed(
-        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
+        self,
+        message: Message,
+        along: Callable[[], None],
+        pending: Callable[[], Awaitable[bool]] | None = None,
+        again: bool = False,
     ) -> None:
         """Publish in one transaction with the writes of ``along``, with retries until that is committed.
 
+        ``again`` as in :meth:`publish_with`.
         ``pending`` is called before each retry; if it returns ``False``, an earlier attempt was committed after all.
         """
         message = self.completed(message)
         while True:
             try:
-                await self.publish_with(message, along)
+                await self.publish_with(message, along, again)
                 return
             except CommitFailed:
-                pass  # Not awaited here: the error would remain the one being handled.
+                again = True  # Nothing is awaited here: the error would remain the one being handled.
             await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
                 return

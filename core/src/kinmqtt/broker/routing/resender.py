@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.routing.deliver import deliver
-from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.topics import matches

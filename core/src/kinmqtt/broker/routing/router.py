@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from kinmqtt.broker.routing.deliver import deliver_after_commit
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
 from kinmqtt.broker.routing.groups import Group, GroupKey
+from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
 from kinmqtt.hooks.awaitables import resolve, run
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
     from kinmqtt.broker.turn.ports import Peer
-
-
-class Routed(Enum):
-    """The result of routing a message."""
-
-    DELIVERED = "delivered"
-    UNROUTED = "unrouted"
-    """The topic has no subscribers."""
-    REFUSED = "refused"
-    """A full queue refused it by its overflow policy."""
-    NOT_RETAINED = "not retained"
-    """A limit forbids to retain it; it was not delivered."""
 
 
 _DELIVERED: Final = Routed.DELIVERED
@@ -353,7 +341,11 @@ class Router:
         self._runtime.turn.batch.after_commit.append(forward_now)
         return True
 
-    def route_elsewhere(self, publication: Publication) -> Ticket | None:
+    def groups_here(self, topic: str) -> frozenset[GroupKey]:
+        """Return the shared subscriptions of a topic that have members on this node."""
+        return frozenset([(each.name, each.filter) for each in self.fanouts.get(topic).groups if each.members])
+
+    def route_elsewhere(self, publication: Publication, again: bool) -> Ticket | None:
         """Forward a message to the other nodes, before it is routed here; returns what awaits their answers.
 
         :meth:`route` then delivers it to this node's subscribers, and to the shared subscriptions whose turn is here.
@@ -369,7 +361,7 @@ class Router:
                 elected.setdefault(link, []).append((group.name, group.filter))
         publication.here_only = frozenset(here)
         if fanout.links is not None or elected:
-            self._forwarder.forward(publication, fanout.links or (), elected)
+            self._forwarder.forward(publication, fanout.links or (), elected, again)
         return publication.ticket
 
     def forward_again(self, publication: Publication) -> bool:

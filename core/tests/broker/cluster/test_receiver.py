@@ -1,0 +1,107 @@
+"""Batches of other nodes, as one broker takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core_harness.batches import batch_of
+from core_harness.house import back, payloads
+from core_harness.nodes import Nodes
+from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, VERSION, RunHead, write_run
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V311, Publish
+from kinmqtt_spi.errors import MalformedBatch
+from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.values import Message, MessageId, NodeIdentity, Publisher
+
+OTHER = NodeIdentity("other", 9)
+
+
+def answer_to(nodes: Nodes, batch: bytes) -> list[bytes]:
+    """Returns what the first broker answers to a batch, in a list."""
+    answers: list[bytes] = []
+    answer: Any = nodes.backends[0].listener.received(OTHER, batch, True)
+    answer.addCallback(answers.append)
+    nodes.settle()
+    return answers
+
+
+def of_v311(*packets: bytes, flags: int = PLAIN) -> bytes:
+    """Returns a batch with one run of packets."""
+    pieces = [bytes((VERSION,))]
+    write_run(RunHead(flags, Publisher("p"), 9, 1, 0), list(packets), pieces)
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("bad", [b"\x32\x05\0\1+\0\1", b"\x32\x03\0\1a", b"\x32\x04\0\0\0\1", b"\x36\x05\0\1a\0\1"])
+@pytest.mark.parametrize("assured", [True, False])
+def test_a_packet_that_cannot_be_read_makes_its_batch_malformed(bad: bytes, assured: bool) -> None:
+    """MQTT-3.3.2-2: and nothing of an assured batch is delivered: it would come again."""
+    nodes = Nodes(1)
+    sub = nodes.brokers[0].connect("sub").subscribe("#", qos=1)
+    good = encode(Publish.build("a", b"x", qos=1, packet_id=1), V311)
+
+    with pytest.raises(MalformedBatch):
+        nodes.backends[0].listener.received(OTHER, of_v311(good, bad), assured)
+    nodes.settle()
+
+    if assured:
+        assert payloads(sub) == []
+    assert not sub.closed
+
+
+def test_a_message_that_was_sent_again_reaches_those_who_lack_it() -> None:
+    """C5: a persistent session that has it gets it no second time, and one without a store is left out."""
+    nodes = Nodes(1)
+    [broker] = nodes.brokers
+    kept = back(broker, "kept").subscribe("a", qos=2).drop()
+    live = broker.connect("live").subscribe("a", qos=2)
+    first, second = (Message("a", payload, 2, id=MessageId(9, number)) for number, payload in enumerate((b"1", b"2")))
+    told = [answer_to(nodes, batch_of(first))]
+    told.append(answer_to(nodes, batch_of(first, second, flags=PLAIN | AGAIN)))
+
+    assert kept.closed
+    assert payloads(back(broker, "kept")) == [b"1", b"2"]
+    assert payloads(live) == [b"1"]
+    assert told == [[b""], [b""]]
+
+
+def test_an_expiry_interval_counts_from_the_first_node() -> None:
+    """MQTT-3.3.2-5: by the age that the batch tells, as clocks of two nodes are not compared."""
+    nodes = Nodes(1)
+    sub = nodes.brokers[0].connect("sub", 5).subscribe("a", qos=1)
+    properties = Properties(message_expiry_interval=10)
+    messages = [Message("a", b"%d" % n, 1, properties=properties, id=MessageId(9, n)) for n in (1, 2)]
+    answer_to(nodes, batch_of(messages[0], age_ms=4_000))
+    answer_to(nodes, batch_of(messages[1], age_ms=10_000))
+
+    assert payloads(sub) == [b"1"]
+    assert [each.properties.message_expiry_interval for each in sub.of(Publish)] == [6]
+
+
+def test_a_question_that_nobody_knows_is_refused() -> None:
+    """A node of a later version may ask it."""
+    nodes = Nodes(2)
+    outcome: list[Any] = []
+    backend: Any = nodes.backends[0]
+    backend.ask(nodes.backends[1].me, "riddle", b"", 1.0).addBoth(outcome.append)
+    nodes.settle()
+
+    assert "riddle" in str(outcome[0].value)
+
+
+def test_sys_topics_stay_on_their_node() -> None:
+    """A subscriber gets those of its own broker only, by a shared subscription as well."""
+    nodes = Nodes(2, sys_interval_s=1)
+    subs = [broker.connect(f"s{n}").subscribe("$SYS/broker/uptime") for n, broker in enumerate(nodes.brokers)]
+    shared = [
+        broker.connect(f"g{n}").subscribe("$share/g/$SYS/broker/uptime") for n, broker in enumerate(nodes.brokers)
+    ]
+    nodes.settle()
+    for sub in (*subs, *shared):
+        sub.packets.clear()
+    nodes.advance(3)
+
+    assert [len(sub.messages) for sub in (*subs, *shared)] == [3, 3, 3, 3]
