@@ -105,3 +105,17 @@ def test_sys_topics_stay_on_their_node() -> None:
     nodes.advance(3)
 
     assert [len(sub.messages) for sub in (*subs, *shared)] == [3, 3, 3, 3]
+
+
+def test_sys_topics_of_brokers_that_share_a_store_do_not_overwrite_each_other() -> None:
+    """A new subscriber gets what its own broker has published last, and nothing is written to the shared store."""
+    nodes = Nodes(2, sys_interval_s=1)
+    nodes.brokers[0].connect("client")
+    nodes.advance(2)
+    found = [
+        broker.connect(f"s{n}").subscribe("$SYS/broker/clients/connected").messages[0][1]
+        for n, broker in enumerate(nodes.brokers)
+    ]
+
+    assert found == [b"1", b"0"]
+    assert nodes.stores.retained.count() == 0

@@ -18,8 +18,9 @@ from kinmqtt.broker.routing.target import target_of
 from kinmqtt.hooks.awaitables import as_deferred, resolve, run
 from kinmqtt.hooks.messages import PLUGIN_VALUES_PREFIX
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.retain import RetainPage, RetainVersion, RetainWrite, retained_bytes
+from kinmqtt_spi.services.retain import RetainPage, RetainStore, RetainVersion, RetainWrite, retained_bytes
 from kinmqtt_spi.values import Maybe, Message, RetainHandling, Subscription
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Retained:
         self._runtime = runtime
         self._epoch_of = epoch_of
         self._latest = 0.0
+        self._own: RetainStore | None = MemoryRetainStore() if runtime.stores.retain.is_shared else None
+        """The messages below ``$SYS/``, where nodes share a retain store: they tell of this node."""
         self._unsent: dict[Session, deque[Subscription]] = {}
         """By session: the subscriptions whose retained messages are to be sent, in order."""
 
@@ -208,6 +211,10 @@ class Retained:
 
     def _write(self, message: Message) -> None:
         runtime = self._runtime
+        if self._own is not None and message.topic.startswith(SYS_PREFIX):
+            self._latest = max(self._latest, message.received_at)
+            self._own.put([RetainWrite(message, RetainVersion(self._latest, *message.id))])
+            return
         self._put(message)
         batch = runtime.turn.batch
         kind = EventKind.ADD_RETAIN if message.payload else EventKind.REMOVE_RETAIN
@@ -264,11 +271,14 @@ class Retained:
 
     async def _send_pages(self, session: Session, subscription: Subscription) -> None:
         """Send the retained messages for one subscription, page by page, no faster than the client reads."""
+        store = self._runtime.stores.retain
+        if self._own is not None and subscription.filter.startswith(SYS_PREFIX):
+            store = self._own
         target = target_of(session, [subscription])
         connection = session.connection
         cursor: object = None
         while connection is not None and session.connection is connection:
-            page = await resolve(self._runtime.stores.retain.match(subscription.filter, cursor, PAGE))
+            page = await resolve(store.match(subscription.filter, cursor, PAGE))
             now = self._runtime.clock.now()
             size_bytes = 0
             for message in page.messages:
