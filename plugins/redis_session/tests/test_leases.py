@@ -212,6 +212,21 @@ def test_a_node_that_stops_is_gone_at_once() -> None:
     in_pair(work)
 
 
+def test_a_buried_node_stays_gone() -> None:
+    """Who has buried a node takes it for gone, also while it renews its lease; others believe the lease."""
+
+    async def work(pair: Pair) -> None:
+        await pair.here.bury(THERE.uid, pair.redis.execute)
+        before = pair.here.is_gone(THERE.uid)
+        await pair.there.renew(pair.redis.execute)
+
+        assert before
+        assert all(await pair.look_for(3))
+        assert THERE.uid in pair.here.gone()
+
+    in_pair(work)
+
+
 def test_a_start_waits_until_it_is_known_who_lives() -> None:
     """Who renews is waited for until it does so, who does not for as long as the grace is; who is here not at all."""
 

@@ -70,6 +70,8 @@ class Leases:
         """The last renewal that Redis has confirmed."""
         self._up_since: float | None = None
         self._others: dict[int, _Seen] = {}
+        self._buried: set[int] = set()
+        """Nodes that were declared dead here. One may still renew its lease if only the cluster has lost it."""
         self.is_held = False
         """Whether this node has joined, and not left."""
 
@@ -126,6 +128,12 @@ class Leases:
         """Mark a node as stopped, so that all nodes treat it as gone at once."""
         await execute([("HSET", self._keys.nodes(), uid, STOPPED), ("DEL", self._keys.lease(uid))])
 
+    async def bury(self, uid: int, execute: Execute) -> None:
+        """Treat a node as gone from now on, whether it renews its lease or not; a uid never comes back."""
+        self._buried.add(uid)
+        await self.mark_stopped(uid, execute)
+        await self.look(execute, {uid})
+
     async def forget(self, uid: int, execute: Execute) -> None:
         """Forget a node that is gone and home of no session."""
         if uid != NOBODY:
@@ -172,7 +180,7 @@ class Leases:
 
     def is_gone(self, uid: int) -> bool:
         """Whether a node was gone at the last look; a node that was not looked at counts as alive."""
-        if uid == NOBODY:
+        if uid == NOBODY or uid in self._buried:
             return True
         seen = self._others.get(uid)
         if seen is None or seen.forgotten:

@@ -107,6 +107,8 @@ class RedisSessionStore(SessionStore):
             # there is no outage to bridge.
             if not self._live or self._reader.is_up or self._pipeline.counters.has_session(client_id):
                 raise
+            if above > self._epochs.get(client_id, 0):
+                raise
         # Use the known epoch and never a higher one: if Redis knows a later owner, it refuses writes under this
         # epoch.
         self.local_claims += 1
@@ -188,8 +190,7 @@ class RedisSessionStore(SessionStore):
         return tuple(found[:limit])
 
     async def bury(self, node: NodeIdentity) -> None:
-        await self._leases.mark_stopped(node.uid, self._execute)
-        await self._leases.look(self._execute, {node.uid})
+        await self._leases.bury(node.uid, self._execute)
 
     async def living(self, uids: Set[int]) -> Set[int]:
         others = set(uids) - {self._uid, NOBODY}

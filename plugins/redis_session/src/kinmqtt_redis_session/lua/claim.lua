@@ -6,8 +6,8 @@
 --       only if hand_over.lua gave the session to this node and no one has claimed it since; 6 the user as JSON: the
 --       verified name and the name in CONNECT, or ''; 7 the uid of a node that is known to have released its claim,
 --       or ''; 8 an epoch that the new one must be above
--- Answers {epoch, previous epoch, previous owner, session fields, subscriptions, uid of the node that claimed last}. Answers false if an adoption comes
--- too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
+-- Answers {epoch, previous epoch, previous owner, session fields, subscriptions, uid of the node that claimed last}.
+-- Answers false if an adoption comes too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
 -- user of the stored session, else the user for whom it was claimed and not released. The epoch is Redis's clock in
 -- ms, or the previous epoch plus one if that is higher. So it is above any forgotten epoch of this client id, and
 -- above the epoch of a claim that a failover has lost.
