@@ -603,6 +603,22 @@ class RetainStoreContract(StoreContract):
         found = {each.topic: each.payload for each in drive(retain_store.match("#")).messages}
         assert found == {"a": b"payload", "b": b"new"}
 
+    @behaviour("RETAIN-33")
+    def test_retain_33_a_condition_is_about_what_is_there(self, retain_store: RetainStore, drive: Driver) -> None:
+        """A condition is about the version that the topic has by then; skipped writes of its batch change none.
+
+        A deletion's version meets it while the deletion is remembered.
+        """
+        self._put(retain_store, drive, _write("a", 5), _write("b", 5), _write("c", 5))
+        self._put(retain_store, drive, _write("c", 6, b""))
+
+        self._put(retain_store, drive, _write("a", 3, b"older"), _at(_write("a", 7, b"new"), 5))
+        self._put(retain_store, drive, _write("b", 6, b"newer"), _at(_write("b", 7, b"late"), 5))
+        self._put(retain_store, drive, _at(_write("c", 7, b"again"), 6))
+
+        found = {each.topic: each.payload for each in drive(retain_store.match("#")).messages}
+        assert found == {"a": b"new", "b": b"newer", "c": b"again"}
+
     @behaviour("RETAIN-31")
     def test_retain_31_what_a_user_holds_is_right(self, retain_store: RetainStore, drive: Driver) -> None:
         """``held_by`` is right for each user after every write and expiry, or always ``None``.

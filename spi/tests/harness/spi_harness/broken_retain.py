@@ -530,3 +530,23 @@ class TestRETAIN_32_WritesInAnyCase(_Broken):
     class double(MemoryRetainStore):
         def put(self, writes: Sequence[RetainWrite]) -> None:
             super().put([evolve(write, expected=None) for write in writes])
+
+
+class TestRETAIN_33_LooksBeforeTheBatch(_Broken):
+    class double(MemoryRetainStore):
+        def put(self, writes: Sequence[RetainWrite]) -> None:
+            fit = [each for each in writes if each.expected in (None, self.version_of(each.message.topic))]
+            super().put([evolve(write, expected=None) for write in fit])
+
+
+class TestRETAIN_33_TakesWhatIsSkippedForTheVersion(_Broken):
+    class double(MemoryRetainStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last: dict[str, RetainVersion] = {}
+
+        def put(self, writes: Sequence[RetainWrite]) -> None:
+            for write in writes:
+                if write.expected in (None, self.last.get(write.message.topic)):
+                    self.last[write.message.topic] = write.version
+                    super().put([evolve(write, expected=None)])

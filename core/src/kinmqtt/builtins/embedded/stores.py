@@ -163,7 +163,7 @@ class EmbeddedSessionStore(MemorySessionStore):
 
 
 class EmbeddedQueueStore(MemoryQueueStore):
-    """Queues."""
+    """Queues. The memory of released and completed QoS 2 messages (:meth:`known`) is lost by a restart."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -202,11 +202,12 @@ class EmbeddedRetainStore(MemoryRetainStore):
                 self._ledger.gathered.retain.append(write)
 
     def _version_of(self, topic: str) -> RetainVersion | None:
-        """Return the version of a topic, with the writes that are gathered."""
-        for write in reversed(self._ledger.gathered.retain):
-            if write.message.topic == topic:
-                return write.version
-        return self.version_of(topic)
+        """Return the version of a topic after the writes that are gathered; older ones of them are skipped."""
+        version = self.version_of(topic)
+        for write in self._ledger.gathered.retain:
+            if write.message.topic == topic and (version is None or write.version > version):
+                version = write.version
+        return version
 
     @property
     def transaction(self) -> object:
