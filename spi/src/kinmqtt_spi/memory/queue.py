@@ -15,9 +15,8 @@ from typing import Any, Final, TypeAlias
 from attrs import frozen
 
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.memory._removed import RemovedMessages
 from kinmqtt_spi.services.queue import (
-    KNOWN_MESSAGES,
-    KNOWN_S,
     Append,
     Entry,
     InboundClose,
@@ -90,10 +89,7 @@ class MemoryQueueStore(QueueStore):
         self._max_resting = remembered_epochs
         self._queued = self._bytes = self._inflight = self._inbound = 0
         self._expiry: list[tuple[float, str, int]] = []
-        self._now = 0.0
-        """The last time that :meth:`expire` got."""
-        self._removed: dict[str, OrderedDict[MessageId, float]] = {}
-        """By client id: QoS 2 messages that were removed, with the time until which they stay known."""
+        self._removed = RemovedMessages()
         self._sweep_at = SWEEP_ABOVE
         self._handlers: Mapping[type[QueueWrite], _Handler] = {
             Append: self._append,
@@ -151,7 +147,7 @@ class MemoryQueueStore(QueueStore):
         return tuple(islice((queued[number] for number in numbers if number in queued), limit))
 
     def known(self, client_id: str, ids: Set[MessageId]) -> Set[MessageId]:
-        known = {id for id in self._removed.get(client_id, ()) if id in ids}
+        known = self._removed.known(client_id, ids)
         queue = self._queues.get(client_id)
         if queue is not None:
             known.update(entry.message.id for entry in queue.queued.values() if entry.message.id in ids)
@@ -171,8 +167,7 @@ class MemoryQueueStore(QueueStore):
         return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
 
     def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
-        self._now = now
-        self._forget_removed(now)
+        self._removed.turn(now)
         removed: list[tuple[str, Entry]] = []
         heap = self._expiry
         while heap and heap[0][0] <= now and len(removed) < limit:
@@ -215,17 +210,7 @@ class MemoryQueueStore(QueueStore):
 
     def _remember(self, client_id: str, id: MessageId) -> None:
         """Remember a QoS 2 message that was removed, for a while."""
-        removed = self._removed.setdefault(client_id, OrderedDict())
-        removed[id] = self._now + KNOWN_S
-        if len(removed) > KNOWN_MESSAGES:
-            removed.popitem(last=False)
-
-    def _forget_removed(self, now: float) -> None:
-        for client_id, removed in list(self._removed.items()):
-            while removed and next(iter(removed.values())) <= now:
-                removed.popitem(last=False)
-            if not removed:
-                del self._removed[client_id]
+        self._removed.add(client_id, id)
 
     def _wake(self, write: QueueWrite) -> _Queue:
         resting = self._resting.pop(write.client_id, None)
@@ -335,6 +320,7 @@ class MemoryQueueStore(QueueStore):
         self._inflight -= len(queue.inflight)
         self._inbound -= len(queue.inbound)
         queue.floor = 0
+        self._removed.forget(write.client_id)
         self._rest(write.client_id, queue)
 
     def _take(self, queue: _Queue, sequence: int, entry: Entry) -> None:

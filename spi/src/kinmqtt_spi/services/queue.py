@@ -27,8 +27,8 @@ ENTRY_BYTES: Final = 160
 """The memory that a queue entry takes besides its message: the entry and its place in the queue."""
 
 KNOWN_S: Final = 60.0
-"""How long a QoS 2 message stays known after its removal, in seconds of the time that :meth:`QueueStore.expire` gets.
-At most :data:`KNOWN_MESSAGES` of one client are."""
+"""How long at least a QoS 2 message stays known after its exchange was completed, in seconds of the time that
+:meth:`QueueStore.expire` gets. At most :data:`KNOWN_MESSAGES` of one client are, the newest."""
 
 KNOWN_MESSAGES: Final = 1000
 
@@ -250,8 +250,9 @@ class QueueStore(Store, ABC):
     def known(self, client_id: str, ids: Set[MessageId]) -> Maybe[Set[MessageId]]:
         """Return those of these messages that the client's queue has or had: sending one again would double it.
 
-        A message is known while it is queued or in flight, and of QoS 2 for :data:`KNOWN_S` seconds after it was
-        removed. Asked only for messages that a node sends again after another node's end.
+        A message is known while it is queued or in flight, and of QoS 2 for :data:`KNOWN_S` seconds after its
+        exchange was completed, unless the queue is purged. Asked only for messages that a node sends again after
+        another node's end. A store may lose the memory of released and completed messages when it restarts.
         """
 
     @abstractmethod

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.queue import (
+    KNOWN_MESSAGES,
+    KNOWN_S,
     Append,
     Entry,
     InboundClose,
@@ -263,6 +265,41 @@ class QueueStoreContract(StoreContract):
         self._apply(queue_store, drive, Remove("a", 1, 1))
 
         assert drive(queue_store.known("a", {done.message.id})) == {done.message.id}
+
+    @behaviour("QUEUE-46")
+    def test_queue_46_it_stays_known_for_a_while(self, queue_store: QueueStore, drive: Driver) -> None:
+        """A completed message stays known until ``expire`` gets a time that is ``KNOWN_S`` later, and until Purge.
+
+        The first call of ``expire`` may come after the message was removed.
+        """
+        early, late = entry(1, qos=2), entry(2, qos=2)
+        ids = {early.message.id, late.message.id}
+        for each in (early, late):
+            number = each.sequence
+            for name in ("a", "b"):
+                self._apply(queue_store, drive, Append(name, 1, each, number), Release(name, 1, number))
+                self._apply(queue_store, drive, Remove(name, 1, number))
+            drive(queue_store.expire(NOW + number, 10))
+        self._apply(queue_store, drive, Purge("b", 1))
+
+        drive(queue_store.expire(NOW + KNOWN_S, 10))
+
+        assert drive(queue_store.known("a", ids)) == ids
+        assert drive(queue_store.known("b", ids)) == set()
+
+    @behaviour("QUEUE-47")
+    def test_queue_47_the_newest_are_known(self, queue_store: QueueStore, drive: Driver) -> None:
+        """Of completed messages the newest ``KNOWN_MESSAGES`` of a client stay known, and older ones do not."""
+        several = [entry(each, qos=2) for each in range(1, KNOWN_MESSAGES + 11)]
+        writes: list[QueueWrite] = []
+        for each in several:
+            number = each.sequence
+            writes += [Append("a", 1, each, 1), Release("a", 1, number), Remove("a", 1, number)]
+        self._apply(queue_store, drive, *writes)
+
+        known = drive(queue_store.known("a", {each.message.id for each in several}))
+
+        assert sorted(known) == [each.message.id for each in several[10:]]
 
     @behaviour("QUEUE-16")
     def test_queue_16_identifiers_belong_to_one_client(self, queue_store: QueueStore, drive: Driver) -> None:

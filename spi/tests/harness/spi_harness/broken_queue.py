@@ -568,3 +568,37 @@ class TestQUEUE_45_ForgetsWhatIsDone(_Broken):
     class double(MemoryQueueStore):
         def _remember(self, client_id: str, id: MessageId) -> None:
             pass
+
+
+class TestQUEUE_46_ForgetsWithTheFirstTime(_Broken):
+    class double(MemoryQueueStore):
+        """Takes the time before the first call for 1970."""
+
+        told = False
+
+        def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
+            if not self.told:
+                self.told = True
+                super().expire(0.0, 0)
+            return super().expire(now, limit)
+
+
+class TestQUEUE_46_KnowsWhatWasPurged(_Broken):
+    class double(MemoryQueueStore):
+        def _purge(self, queue: Any, write: Purge) -> None:
+            known = dict(self._removed._by_client)
+            super()._purge(queue, write)
+            self._removed._by_client = known
+
+
+class TestQUEUE_47_KnowsTheOldest(_Broken):
+    class double(MemoryQueueStore):
+        def _remember(self, client_id: str, id: MessageId) -> None:
+            if len(self._removed) < 1000:
+                super()._remember(client_id, id)
+
+
+class TestQUEUE_47_ForgetsNone(_Broken):
+    class double(MemoryQueueStore):
+        def _remember(self, client_id: str, id: MessageId) -> None:
+            self._removed._by_client.setdefault(client_id, {})[id] = None

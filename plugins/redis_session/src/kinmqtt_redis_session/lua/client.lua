@@ -80,6 +80,22 @@ end
 -- How long a QoS 2 message stays known after its PUBREC: longer than the exchange takes, and a minute.
 local KNOWN_S = 3600
 local KNOWN_MESSAGES = 1000
+local ID = '"id":{"node":'
+
+-- Remembers the message of a released entry. A payload can be long, so the id is searched for as plain text first;
+-- within a JSON string each of its quotation marks would have a backslash before it.
+local remembered, now = 0, nil
+local function remember(blob)
+  local found = string.find(blob, ID, 1, true)
+  if not found then return end
+  local node, counter = string.match(blob, '^(%d+),"counter":(%d+)', found + #ID)
+  if not now then
+    local time = call('TIME')
+    now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+  end
+  call('ZADD', k, string.format('%.6f', now + KNOWN_S + remembered / 1000000), node .. ',' .. counter)
+  remembered = remembered + 1
+end
 
 local does = {}
 
@@ -159,14 +175,7 @@ function does.release(good)
   if not good or call('HEXISTS', p, sequence) == 0 then return end
   local blob = call('HGET', d, sequence)
   if not blob then return end
-  local node, counter = string.match(blob, '"id":{"node":(%d+),"counter":(%d+)}')
-  if node then
-    local now = tonumber(call('TIME')[1])
-    call('ZADD', k, now + KNOWN_S, node .. ',' .. counter)
-    call('ZREMRANGEBYSCORE', k, '-inf', now)
-    call('ZREMRANGEBYRANK', k, 0, -1 - KNOWN_MESSAGES)
-    call('EXPIRE', k, KNOWN_S)
-  end
+  remember(blob)
   call('HDEL', d, sequence)
 end
 
@@ -200,7 +209,7 @@ end
 function does.purge(good)
   if good then
     for _, packet_id in ipairs(call('SMEMBERS', r)) do call('HDEL', s, 'p:' .. packet_id) end
-    call('DEL', q, d, i, p, r, x)
+    call('DEL', q, d, i, p, r, x, k)
     floor, floor_text, bytes = 0, '0', 0
   end
 end
@@ -275,6 +284,11 @@ while at < total do
   number = number + count
 end
 
+if remembered > 0 then
+  call('ZREMRANGEBYSCORE', k, '-inf', now)
+  call('ZREMRANGEBYRANK', k, 0, -1 - KNOWN_MESSAGES)
+  call('EXPIRE', k, KNOWN_S)
+end
 if head[1] or epoch > 0 then
   call('HSET', s, 'l', last_text or '0', 'f', floor_text or '0', 'b', string.format('%.0f', bytes),
     't', string.format('%.0f', order), 'n', string.format('%.0f', place))
