@@ -17,7 +17,8 @@ from kinmqtt_spi.errors import NodeGone
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.memory.retain import MemoryRetainStore
-from kinmqtt_spi.memory.shared_session import SharedSessionStore
+from kinmqtt_spi.memory.shared_queue import NodeQueueStore
+from kinmqtt_spi.memory.shared_session import NodeSessionStore, SharedSessionStore
 from kinmqtt_spi.services.cluster import (
     ClusterBackend,
     ClusterListener,
@@ -186,16 +187,24 @@ class SharedStores:
 
     def __init__(self) -> None:
         self.sessions = SharedSessionStore()
-        self.queues = MemoryQueueStore()
-        self.retained = MemoryRetainStore()
-        self.queues.is_shared = self.retained.is_shared = True
+        self.queues = MemoryQueueStore(shared=True)
+        self.retained = MemoryRetainStore(shared=True)
+
+
+class NodeStores:
+    """The plugin that gives one node its view of the shared stores."""
+
+    def __init__(self, stores: SharedStores, node: NodeIdentity) -> None:
+        self.sessions = stores.sessions.view(node)
+        self.queues = NodeQueueStore(stores.queues, self.sessions.is_home)
+        self.retained = stores.retained
 
     @hookimpl
-    def session_store(self) -> SharedSessionStore:
+    def session_store(self) -> NodeSessionStore:
         return self.sessions
 
     @hookimpl
-    def queue_store(self) -> MemoryQueueStore:
+    def queue_store(self) -> NodeQueueStore:
         return self.queues
 
     @hookimpl
@@ -224,16 +233,17 @@ class Nodes:
     def add(self) -> BrokerHarness:
         """Start one more broker."""
         number = len(self.brokers) + 1
+        node = NodeIdentity(f"n{number}", number)
         backend = Wired(self.wires)
         plugins: dict[str, Any] = {**self._plugins, "wired": backend}
         if self._shared:
-            plugins["stores"] = self.stores
+            plugins["stores"] = NodeStores(self.stores, node)
         services = dict.fromkeys(("session", "queue", "retain"), "stores") if self._shared else None
         broker = BrokerHarness(
             plugins=plugins,
             services=services,
             clock=self.clock,
-            node=NodeIdentity(f"n{number}", number),
+            node=node,
             **self._more,
         )
         settle = broker.settle

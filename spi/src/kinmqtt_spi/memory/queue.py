@@ -81,9 +81,11 @@ class MemoryQueueStore(QueueStore):
 
     ``remembered_epochs`` is the number of clients without entries whose epoch is remembered. Above it, the client
     that has been empty longest is forgotten, and a former owner of that client is no longer fenced.
+    ``shared`` says that several brokers of one process use it.
     """
 
-    def __init__(self, *, remembered_epochs: int = 10_000) -> None:
+    def __init__(self, *, remembered_epochs: int = 10_000, shared: bool = False) -> None:
+        self.is_shared = shared
         self._queues: dict[str, _Queue] = {}
         self._resting: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._max_resting = remembered_epochs
@@ -167,17 +169,29 @@ class MemoryQueueStore(QueueStore):
         return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
 
     def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
+        return self.expire_of(now, limit, None)
+
+    def expire_of(
+        self, now: float, limit: int, includes: Callable[[str], bool] | None
+    ) -> Sequence[tuple[str, Entry]]:
+        """Do as :meth:`expire` for the client ids that ``includes`` names; ``None`` for all."""
         self._removed.turn(now)
         removed: list[tuple[str, Entry]] = []
+        left: list[tuple[float, str, int]] = []
         heap = self._expiry
         while heap and heap[0][0] <= now and len(removed) < limit:
-            at, client_id, sequence = heappop(heap)
+            at, client_id, sequence = mark = heappop(heap)
+            if includes is not None and not includes(client_id):
+                left.append(mark)
+                continue
             queue = self._queues.get(client_id)
             entry = None if queue is None else queue.queued.get(sequence)
             # The mark is stale if the entry was sent, removed or replaced since.
             if queue is not None and entry is not None and entry.message.expires_at == at:
                 self._take(queue, sequence, entry)
                 removed.append((client_id, entry))
+        for mark in left:
+            heappush(heap, mark)
         return removed
 
     def restore_counters(self, client_id: str, epoch: int, last: int, floor: int) -> None:

@@ -110,10 +110,11 @@ class MemoryRetainStore(RetainStore):
 
     ``tombstones`` is the maximum number of deletions that are remembered to refuse older writes. Above it, or above
     :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten. An expired message counts as deleted by its own
-    version.
+    version. ``shared`` says that several brokers of one process use it.
     """
 
-    def __init__(self, *, tombstones: int = 10_000) -> None:
+    def __init__(self, *, tombstones: int = 10_000, shared: bool = False) -> None:
+        self.is_shared = shared
         self._root = _Node()
         self._dollar = _Node()
         """The root of topics with ``$``, which a wildcard in the first level does not match (MQTT-4.7.2-1)."""
