@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt_spi.export import FORMAT, HEADER, MAX_EPOCH, ExportError, read_export
+from kinmqtt_spi.export import FORMAT, HEADER, MAX_EPOCH, ExportError, pending_field, read_export
 from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
@@ -51,6 +51,21 @@ def test_everything_is_read() -> None:
     assert contents.retained == [RETAINED]
     assert contents.events == [EVENT]
     assert contents.consumer_offsets == {"g": 4}
+
+
+def test_pending_identifiers_are_restored_with_their_messages() -> None:
+    """As the line of a queue has them, beside those that are completed."""
+    pending = {3: MessageId(0, 0), 7: MessageId(2**64 - 1, 2**40)}
+    store = MemoryQueueStore()
+    for writes in read_export(
+        export({"kind": "epochs", "floor": 3}, {**QUEUE, **pending_field(pending)})
+    ).queue_writes():
+        store.apply(writes)
+
+    state = store.load("a")
+    assert state.inbound == {9}
+    assert dict(state.pending) == pending
+    assert pending_field({}) == {}
 
 
 def test_a_queue_is_restored() -> None:
@@ -106,8 +121,15 @@ def test_a_queue_that_no_owner_could_write_to_is_refused(owner: Any) -> None:
         ({"kind": "epochs", "floor": MAX_EPOCH + 1}, "floor: expected a whole number up to"),
         ({"kind": "session", "epoch": MAX_EPOCH + 1, "session": to_plain(SESSION)}, "epoch: expected a whole number"),
         ({**QUEUE, "inbound": [4, 9, 4]}, r"inbound\[2\]: 4 is there already"),
+        ({**QUEUE, "pending": [[7, 1, 2], [7, 1, 2]]}, r"pending\[1\]: 7 is there already"),
+        ({**QUEUE, "pending": [[9, 1, 2]]}, r"pending\[0\]: 9 is there already"),
+        ({**QUEUE, "pending": {}}, "pending: expected a list"),
+        ({**QUEUE, "pending": [7]}, r"pending\[0\]: expected \[packet identifier, node, counter\]"),
+        ({**QUEUE, "pending": [[0, 1, 2]]}, r"pending\[0\]: expected"),
+        ({**QUEUE, "pending": [[7, 1, -1]]}, r"pending\[0\]: expected"),
+        ({**QUEUE, "pending": [[7, 1, True]]}, r"pending\[0\]: expected"),
     ],
-    ids=["floor", "session", "inbound"],
+    ids=["floor", "session", "inbound", "pending", "both", "list", "short", "packet", "negative", "flag"],
 )
 def test_what_leaves_no_room_or_is_there_twice_is_refused(line: dict[str, Any], text: str) -> None:
     """An epoch after which no later one can come, and an identifier that is open twice."""

@@ -29,7 +29,7 @@ from kinmqtt_spi.services.queue import (
     Send,
     Stage,
 )
-from kinmqtt_spi.values import MESSAGE_BYTES, Message
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId
 
 
 def entry(sequence: int, topic: str = "t", payload: bytes = b"12345", expires_at: float | None = None) -> Entry:
@@ -243,6 +243,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queued: dict[str, dict[int, Entry]] = {"a": {}, "b": {}}
         self.inflight: dict[str, list[InflightEntry]] = {"a": [], "b": []}
         self.inbound: dict[str, set[int]] = {"a": set(), "b": set()}
+        self.pending: dict[str, dict[int, MessageId]] = {"a": {}, "b": {}}
 
     @rule(client=CLIENTS, packet=st.none() | PACKETS, expires=st.none() | st.integers(1, 5))
     def append(self, client: str, packet: int | None, expires: int | None) -> None:
@@ -284,16 +285,24 @@ class QueueModel(RuleBasedStateMachine):
                 self.queued[client][each.sequence] = each.entry
         self.inflight[client] = [each for each in self.inflight[client] if each.entry is None]
 
-    @rule(client=CLIENTS, packet=PACKETS, opened=st.booleans())
-    def inbound_identifier(self, client: str, packet: int, opened: bool) -> None:
-        write = InboundOpen if opened else InboundClose
-        self.store.apply([write(client, self.epochs[client], packet)])
-        (self.inbound[client].add if opened else self.inbound[client].discard)(packet)
+    @rule(client=CLIENTS, packet=PACKETS, opened=st.booleans(), counter=st.none() | st.integers(1, 3))
+    def inbound_identifier(self, client: str, packet: int, opened: bool, counter: int | None) -> None:
+        epoch = self.epochs[client]
+        message = None if counter is None else MessageId(1, counter)
+        write = InboundOpen(client, epoch, packet, message) if opened else InboundClose(client, epoch, packet)
+        self.store.apply([write])
+        self.inbound[client].discard(packet)
+        self.pending[client].pop(packet, None)
+        if opened and message is None:
+            self.inbound[client].add(packet)
+        elif opened and message is not None:
+            self.pending[client][packet] = message
 
     @rule(client=CLIENTS)
     def purge(self, client: str) -> None:
         self.store.apply([Purge(client, self.epochs[client])])
         self.queued[client], self.inflight[client], self.inbound[client] = {}, [], set()
+        self.pending[client] = {}
 
     @rule(now=st.integers(0, 6), limit=st.integers(0, 3))
     def expire(self, now: int, limit: int) -> None:
@@ -325,12 +334,16 @@ class QueueModel(RuleBasedStateMachine):
                 len(entries),
                 sum(each.size_bytes for each in entries),
                 len(self.inflight[client]),
-                len(self.inbound[client]),
+                len(self.inbound[client]) + len(self.pending[client]),
             )
             assert list(self.store.read(client, 0, 100)) == entries
             assert list(self.store.read(client, 3, 2)) == [each for each in entries if each.sequence > 3][:2]
             assert state == QueueState(
-                tuple(self.inflight[client]), frozenset(self.inbound[client]), self.last[client], sizes
+                tuple(self.inflight[client]),
+                frozenset(self.inbound[client]),
+                self.last[client],
+                sizes,
+                self.pending[client],
             )
             assert self.store.sizes(client) == sizes
             for place, value in enumerate((sizes.queued, sizes.queued_bytes, sizes.inflight, sizes.inbound)):

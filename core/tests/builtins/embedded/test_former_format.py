@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt.builtins.embedded.directory import DataDirectory
-from kinmqtt.builtins.embedded.image import everything
+from kinmqtt.builtins.embedded.image import QueueImage, everything
 from kinmqtt.builtins.embedded.records import CommitGroup, Unpacked, pack, unpack
 from kinmqtt.builtins.embedded.segment import Segment
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -72,6 +72,19 @@ def test_a_directory_of_the_former_format_is_read(tmp_path: Path) -> None:
     for sessions in ([stored for _, stored in image.sessions.iterate().sessions], _sessions(unpack(pack(anew)))):
         found = {stored.client_id: (stored.username, stored.username_unverified) for stored in sessions}
         assert found == {"a": ("ha", True), "b": (None, True)}
+
+
+def test_inbound_identifiers_of_a_former_format_are_not_pending() -> None:
+    """Records of format 2 have no message id, and close as before."""
+    image = QueueImage()
+    image.apply([(5, "c", 1, 7), (5, "c", 1, 8), (6, "c", 1, 8)], [])
+    store = MemoryQueueStore()
+
+    image.bring_about(store, store.apply)
+
+    state = store.load("c")
+    assert state.inbound == {7}
+    assert not state.pending
 
 
 def _sessions(group: Unpacked) -> list[StoredSession]:

@@ -59,7 +59,8 @@ SUBSCRIPTIONS = (
 )
 STEPS = (
     *("open", "resume", "save", "unsubscribe", "clear_will", "release", "discard"),
-    *("append", "append", "append", "send", "send", "pubrec", "remove", "requeue", "inbound_open", "inbound_close"),
+    *("append", "append", "append", "send", "send", "pubrec", "remove", "requeue", "inbound_open"),
+    *("inbound_pending", "inbound_close"),
     *("purge", "retain", "retain", "event"),
 )
 REFUSED = ("fenced", "repeated", "outdated")
@@ -164,6 +165,9 @@ class Life:
     def inbound_open(self, who: str, number: int) -> None:
         self.queue(InboundOpen(who, self.epoch(who), number + 1))
 
+    def inbound_pending(self, who: str, number: int) -> None:
+        self.queue(InboundOpen(who, self.epoch(who), number + 1, MessageId(2**64 - 1, self.count)))
+
     def inbound_close(self, who: str, number: int) -> None:
         self.queue(InboundClose(who, self.epoch(who), number + 1))
 
@@ -228,6 +232,7 @@ def answers(ledger: Ledger) -> dict[str, Any]:
         "count": ledger.sessions.count(),
         "inflight": [state.inflight for state in loaded],
         "inbound": [state.inbound for state in loaded],
+        "pending": [dict(state.pending) for state in loaded],
         "queued": [queues.read(who, 0, 1000) for who in clients],
         "sizes": [queues.sizes(who) for who in clients],
         "totals": queues.totals(),

@@ -752,6 +752,22 @@ class QueueStoreContract(StoreContract):
         assert [each.sequence for _, each in drive(again.expire(NOW + 2, 10))] == [2]
         assert _numbers(self._read(again, drive, "a")) == [3]
 
+    @behaviour("QUEUE-48", needs="survives_restart")
+    def test_queue_48_pending_identifiers_outlive_the_store(self, queue_store: QueueStore, drive: Driver) -> None:
+        """After a restart pending identifiers are there, with their messages; what waits or is sent is known."""
+        opened = [InboundOpen("a", 1, each, MessageId(2**64 - 1, each)) for each in (1, 2, 3)]
+        self._apply(queue_store, drive, *opened, InboundOpen("a", 1, 1), InboundClose("a", 1, 3))
+        self._apply(queue_store, drive, Append("a", 1, entry(1, qos=2)), Append("a", 1, entry(2, qos=2), 7))
+
+        again = self._reopened(queue_store, drive)
+
+        state = drive(again.load("a"))
+        assert state.inbound == {1}
+        assert dict(state.pending) == {2: MessageId(2**64 - 1, 2)}
+        assert again.sizes("a").inbound == 2
+        ids = {entry(each).message.id for each in (1, 2)}
+        assert drive(again.known("a", ids)) == ids
+
     @behaviour("QUEUE-42")
     def test_queue_42_as_a_plain_model_does(self, queue_store: QueueStore, drive: Driver) -> None:
         """With random writes and expiries of three clients the store holds what a simple model holds."""
@@ -856,6 +872,7 @@ class _Model:
         self._queued: dict[str, dict[int, Entry]] = {name: {} for name in self.names}
         self._inflight: dict[str, dict[int, tuple[int, Entry | None]]] = {name: {} for name in self.names}
         self._inbound: dict[str, set[int]] = {name: set() for name in self.names}
+        self._pending: dict[str, dict[int, MessageId]] = {name: {} for name in self.names}
 
     def write(self, type_: str, client: int, number: int, more: int | None) -> list[QueueWrite]:
         """Apply a step; return the writes that do the same in a store."""
@@ -877,7 +894,8 @@ class _Model:
         """The expected sizes of a queue."""
         queued = self._queued[name].values()
         its_bytes = sum(each.size_bytes for each in queued)
-        return QueueSizes(len(queued), its_bytes, len(self._inflight[name]), len(self._inbound[name]))
+        inbound = len(self._inbound[name]) + len(self._pending[name])
+        return QueueSizes(len(queued), its_bytes, len(self._inflight[name]), inbound)
 
     def compare(self, name: str, state: QueueState, waiting: Sequence[Entry]) -> None:
         """Compare the store's state of a client."""
@@ -887,6 +905,7 @@ class _Model:
             for number, (packet_id, each) in self._inflight[name].items()
         ]
         assert state.inbound == self._inbound[name]
+        assert dict(state.pending) == self._pending[name]
         assert state.last_sequence == self._last[name]
         assert state.sizes == self.sizes(name)
 
@@ -934,10 +953,17 @@ class _Model:
 
     def _inbound_open(self, name: str, number: int, more: int | None) -> list[QueueWrite]:
         self._inbound[name].add(number)
+        self._pending[name].pop(number, None)
         return [InboundOpen(name, self.epochs[name], number)]
+
+    def _inbound_pending(self, name: str, number: int, more: int | None) -> list[QueueWrite]:
+        self._inbound[name].discard(number)
+        self._pending[name][number] = MessageId(1, more or 0)
+        return [InboundOpen(name, self.epochs[name], number, MessageId(1, more or 0))]
 
     def _inbound_close(self, name: str, number: int, more: int | None) -> list[QueueWrite]:
         self._inbound[name].discard(number)
+        self._pending[name].pop(number, None)
         return [InboundClose(name, self.epochs[name], number)]
 
     def _free(self, name: str) -> int:
@@ -953,7 +979,7 @@ def _steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:
     """For each step the type with the client, a number and perhaps another; or when to expire what."""
     sorts = ("append", "append", "append", "send", "send", "release", "remove", "requeue")
     writes = st.tuples(
-        st.sampled_from((*sorts, "inbound_open", "inbound_close")),
+        st.sampled_from((*sorts, "inbound_open", "inbound_pending", "inbound_close")),
         st.integers(0, 2),
         st.integers(1, 9),
         st.none() | st.integers(0, 100),

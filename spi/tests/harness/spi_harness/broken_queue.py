@@ -602,3 +602,10 @@ class TestQUEUE_47_ForgetsNone(_Broken):
     class double(MemoryQueueStore):
         def _remember(self, client_id: str, id: MessageId) -> None:
             self._removed._by_client.setdefault(client_id, {})[id] = None
+
+
+class TestQUEUE_48_CompletesWhatIsPending(_Restarting):
+    class double(MemoryQueueStore):
+        def start(self) -> None:
+            for queue in self._queues.values():
+                queue.pending = None
