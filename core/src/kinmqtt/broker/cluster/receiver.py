@@ -17,6 +17,7 @@ from kinmqtt.broker.forwarding.batch_format import (
     RunHead,
     Verdict,
     cut_packets,
+    packet_bounds,
     read_batch,
     write_answer,
 )
@@ -32,7 +33,7 @@ from kinmqtt.mqtt.packets import V5, V311, Publish
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append
-from kinmqtt_spi.values import Maybe, MessageId
+from kinmqtt_spi.values import Maybe
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.sessions import Sessions
@@ -43,6 +44,7 @@ CACHED_TOPICS: Final = 8192
 """Topics in bytes whose fan-out is cached; a full cache is cleared."""
 
 _PLAIN_RUN: Final = (PLAIN, PLAIN | V5_PACKETS)
+_NO_GROUPS: Final[frozenset[tuple[str, str]]] = frozenset()
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
 
@@ -50,25 +52,23 @@ _PLAIN_PUBLISH: Final = 0x30
 class Answer:
     """What is said of the messages of a batch once they are committed."""
 
-    __slots__ = ("_batch", "_numbers", "verdicts")
+    __slots__ = ("_batch", "_publications", "verdicts")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, publications: list[list[Publication]]) -> None:
+        """``publications`` are the messages, by run."""
         self._batch = batch
-        self._numbers: dict[MessageId, int] = {}
-        """By message id: the number of a message in the batch."""
+        self._publications = publications
         self.verdicts: list[Verdict] = []
-
-    def add(self, number: int, id: MessageId) -> None:
-        """Note a message of the batch."""
-        self._numbers[id] = number
 
     def written(self) -> bytes:
         """Return the answer as bytes, after the commit."""
         if self._batch.fenced:
             fenced = self._batch.fenced
+            messages = [each for run in self._publications for each in run]
+            numbers = {each.id: number for number, each in enumerate(messages)}
             for write in self._batch.queue:
                 if isinstance(write, Append) and write.client_id in fenced:
-                    number = self._numbers.get(write.entry.message.id)
+                    number = numbers.get(write.entry.message.id)
                     if number is not None:
                         self.verdicts.append((number, MOVED, write.client_id, ""))
         return write_answer(self.verdicts) if self.verdicts else b""
@@ -90,20 +90,19 @@ class Receiver:
     def received(self, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Deliver a batch; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.received`."""
         runs = read_batch(batch)
-        # Everything is cut before anything is delivered: an assured batch that is malformed has no effect.
-        packets = [cut_packets(batch, head.start, head.end) for head in runs]
         turn = self._runtime.turn
         turn.touch()
         statistics = self._runtime.statistics
         if not assured:
-            for head, run_packets in zip(runs, packets, strict=True):
-                statistics.from_nodes.value += len(run_packets)
-                self._deliver_pushed(head, run_packets)
+            for head in runs:
+                statistics.from_nodes.value += self._deliver_pushed(head, batch)
             return b""
-        answer = Answer(turn.batch)
+        # Everything is cut before anything is delivered: an assured batch that is malformed has no effect.
+        packets = [cut_packets(batch, head.start, head.end) for head in runs]
+        publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
+        answer = Answer(turn.batch, publications)
         pending: list[Awaitable[object]] = []
         number = 0
-        publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
         for head, several in zip(runs, publications, strict=True):
             statistics.from_nodes.value += len(several)
             number = self._deliver_assured(head, several, number, answer, pending)
@@ -113,29 +112,39 @@ class Receiver:
 
     # QoS 0
 
-    def _deliver_pushed(self, head: RunHead, packets: list[tuple[bytes, int]]) -> None:
+    def _deliver_pushed(self, head: RunHead, batch: bytes) -> int:
+        """Deliver a run of a batch; returns the number of its messages."""
         is_plain = head.flags in _PLAIN_RUN
         is_v5 = head.is_v5
         version = V5 if is_v5 else V311
         fanouts = self._fanouts
         topics = self._topics
-        for position, (packet, body) in enumerate(packets):
-            if is_plain and packet[0] == _PLAIN_PUBLISH and body + 2 <= len(packet):
-                end = body + 2 + (packet[body] << 8 | packet[body + 1])
-                fanout = topics.get(packet[body + 2 : end])
+        at = head.start
+        number = 0
+        while at < head.end:
+            body, after = packet_bounds(batch, at, head.end)
+            packet = batch[at:after]
+            if is_plain and packet[0] == _PLAIN_PUBLISH and body + 2 <= after:
+                end = body + 2 + (batch[body] << 8 | batch[body + 1])
+                fanout = topics.get(batch[body + 2 : end])
                 if (
                     fanout is not None
                     and fanout.generation == fanouts.generation
                     and not fanouts.is_busy
-                    and (not is_v5 or (end < len(packet) and not packet[end]))
-                    and end <= len(packet)
+                    and (not is_v5 or (end < after and not batch[end]))
+                    and end <= after
                 ):
                     fanout.forward(packet)
+                    at = after
+                    number += 1
                     continue
-            publication = self._publication(head, packet, body, version, position)
+            publication = self._publication(head, packet, body - at, version, number)
             if is_plain:
                 self._cache(publication, version)
             self._route(publication, head)
+            at = after
+            number += 1
+        return number
 
     def _cache(self, publication: Publication, version: int) -> None:
         """Cache the fan-out of a topic whose packets go to subscribers as they came."""
@@ -158,8 +167,8 @@ class Receiver:
         runtime = self._runtime
         received_at = runtime.now() - head.age_ms / 1000
         publication = Publication(publish, version, head.publisher, received_at, runtime.message_ids)
-        publication.use_id(MessageId(head.uid, head.counter + position))
-        publication.here_only = frozenset(head.groups)
+        publication.use_number(head.uid, head.counter + position)
+        publication.here_only = frozenset(head.groups) if head.groups else _NO_GROUPS
         return publication
 
     def _route(self, publication: Publication, head: RunHead) -> Maybe[Routed]:
@@ -191,8 +200,11 @@ class Receiver:
         pending: list[Awaitable[object]],
     ) -> int:
         """Deliver a run whose first message has a number in its batch; returns the next number."""
+        is_plain = head.flags in _PLAIN_RUN
         for publication in publications:
-            answer.add(number, publication.id)
+            if is_plain and self._deliver_simply(publication, number, answer):
+                number += 1
+                continue
             for name, filter in head.groups:
                 if not self._router.has_members((name, filter)):
                     answer.verdicts.append((number, NO_MEMBER, name, filter))
@@ -210,6 +222,25 @@ class Receiver:
                     answer.verdicts.append((number, REFUSED, "", ""))
             number += 1
         return number
+
+    def _deliver_simply(self, publication: Publication, number: int, answer: Answer) -> bool:
+        """Deliver a message whose topic has nothing but some subscribers here; ``False`` if it has more."""
+        fanouts = self._fanouts
+        publish = publication.publish
+        fanout = fanouts.get(publish.topic)
+        if (
+            fanout.groups
+            or fanout.links is not None
+            or fanout.is_large
+            or not fanout.targets
+            or not publish.qos
+            or publication.expires_at is not None
+            or fanouts.is_busy
+        ):
+            return False
+        if not fanout.deliver_acknowledged(publication):
+            answer.verdicts.append((number, REFUSED, "", ""))
+        return True
 
     def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:
         """Name the clients that would get a message here, but whose sessions have moved."""

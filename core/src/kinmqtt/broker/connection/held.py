@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from kinmqtt.broker.message.ticket import Ticket
 
-Acknowledge = Callable[[], object]
-"""Acknowledges a message, with the writes of the current turn."""
+
+class HeldAcknowledgement:
+    """One acknowledgement that is not sent yet."""
+
+    __slots__ = ("ticket",)
+
+    def __init__(self, ticket: Ticket | None) -> None:
+        self.ticket = ticket
+        """What it waits for; ``None`` if only for those before it."""
+
+    def release(self) -> None:
+        """Acknowledge the message, with the writes of the current turn."""
+        raise NotImplementedError
 
 
 class HeldAcknowledgements:
@@ -17,23 +27,24 @@ class HeldAcknowledgements:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[tuple[Ticket | None, Acknowledge]] = deque()
+        self._entries: deque[HeldAcknowledgement] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, ticket: Ticket | None, acknowledge: Acknowledge) -> None:
-        """Add one that waits for its ticket, or, without one, only for those before it."""
-        self._entries.append((ticket, acknowledge))
+    def add(self, held: HeldAcknowledgement) -> None:
+        """Add one behind all others."""
+        self._entries.append(held)
 
-    def take(self) -> list[Acknowledge]:
+    def take(self) -> list[HeldAcknowledgement]:
         """Remove and return those that wait for nothing any more."""
         entries = self._entries
-        taken = []
+        taken: list[HeldAcknowledgement] = []
         while entries:
-            ticket, acknowledge = entries[0]
+            held = entries[0]
+            ticket = held.ticket
             if ticket is not None and ticket.pending:
                 break
             entries.popleft()
-            taken.append(acknowledge)
+            taken.append(held)
         return taken

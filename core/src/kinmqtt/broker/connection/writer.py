@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.connection.held import Acknowledge, HeldAcknowledgements
+from kinmqtt.broker.connection.held import HeldAcknowledgement, HeldAcknowledgements
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.output import ConnectionOutbox
 from kinmqtt.broker.connection.read_gate import CONGESTION, FORWARDING
 from kinmqtt.broker.connection.reader import Reader
-from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.message.ticket import Ticket, TicketOwner
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
@@ -27,7 +26,23 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session.session import Session
 
 
-class Writer(Reader):
+class HeldPacket(HeldAcknowledgement):
+    """An acknowledgement that waits for those before it."""
+
+    __slots__ = ("_completes", "_packet", "_writer")
+
+    def __init__(self, writer: Writer, packet: bytes, completes: bool) -> None:
+        super().__init__(None)
+        self._writer = writer
+        self._packet = packet
+        self._completes = completes
+
+    def release(self) -> None:
+        """Send the acknowledgement when this turn's writes are committed."""
+        self._writer.acknowledge(self._packet, self._completes)
+
+
+class Writer(Reader, TicketOwner):
     """Sends packets to one client."""
 
     __slots__ = ("_congestion_timer", "held", "max_packet_bytes", "session", "unacknowledged", "wants_reason_strings")
@@ -75,23 +90,27 @@ class Writer(Reader):
         if self.held is None:
             self.runtime.turn.acknowledge(self, packet, completes=completes)
         else:
-            self.held.add(None, partial(self.acknowledge, packet, completes))
+            self.held.add(HeldPacket(self, packet, completes))
 
-    def hold_acknowledgement(self, ticket: Ticket, acknowledge: Acknowledge) -> None:
-        """Call ``acknowledge`` when other nodes have answered and all earlier messages are acknowledged.
+    def hold_acknowledgement(self, acknowledgement: HeldAcknowledgement, ticket: Ticket) -> None:
+        """Release an acknowledgement when other nodes have answered and all earlier messages are acknowledged.
 
         Reading stops while too many are held: MQTT 3 has no receive maximum, and other nodes may be slow.
         """
         held = self.held
         if held is None:
             held = self.held = HeldAcknowledgements()
-        held.add(ticket, acknowledge)
+        acknowledgement.ticket = ticket
+        held.add(acknowledgement)
+        earlier = ticket.owner
+        if earlier is not None:
+            # A repeated message: those behind the first one wait on the earlier connection.
+            ticket.when_settled(earlier.release_held)
         ticket.owner = self
-        ticket.when_settled(self._release_held)
         if len(held) >= self.limits.receive_maximum and not self.is_closed():
             self.gate.shut(FORWARDING)
 
-    def _release_held(self) -> None:
+    def release_held(self) -> None:
         """Acknowledge what other nodes have answered, in order."""
         held = self.held
         if held is None:
@@ -99,8 +118,8 @@ class Writer(Reader):
         self.runtime.turn.touch()
         # What is acknowledged below has its turn: nothing is before it.
         self.held = None
-        for acknowledge in held.take():
-            acknowledge()
+        for acknowledgement in held.take():
+            acknowledgement.release()
         if len(held):
             self.held = held
         if self.gate.reasons & FORWARDING and len(held) < self.limits.receive_maximum:

@@ -158,26 +158,35 @@ def cut_packets(batch: bytes, start: int, end: int) -> list[tuple[bytes, int]]:
     packets: list[tuple[bytes, int]] = []
     at = start
     while at < end:
-        if end - at < 2 or batch[at] >> 4 != 3:
-            raise MalformedBatch("a run with something else than PUBLISH packets")
-        body = at + 1
-        length = 0
-        shift = 0
-        while True:
-            if body >= end or shift > 21:
-                raise MalformedBatch("a packet whose length can't be read")
-            byte = batch[body]
-            body += 1
-            length |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        after = body + length
-        if after > end:
-            raise MalformedBatch("a packet that runs past the end of its run")
+        body, after = packet_bounds(batch, at, end)
         packets.append((batch[at:after], body - at))
         at = after
     return packets
+
+
+def packet_bounds(batch: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return where the body of a PUBLISH packet begins and ends; raises :class:`MalformedBatch`.
+
+    The packet is in a run that ends at ``end``.
+    """
+    if end - at < 2 or batch[at] >> 4 != 3:
+        raise MalformedBatch("a run with something else than PUBLISH packets")
+    body = at + 1
+    length = 0
+    shift = 0
+    while True:
+        if body >= end or shift > 21:
+            raise MalformedBatch("a packet whose length can't be read")
+        byte = batch[body]
+        body += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    after = body + length
+    if after > end:
+        raise MalformedBatch("a packet that runs past the end of its run")
+    return body, after
 
 
 Verdict = tuple[int, int, str, str]

@@ -23,7 +23,7 @@ from kinmqtt.broker.forwarding.node_link import (
 )
 from kinmqtt.broker.forwarding.route_table import RouteTable
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.message.ticket import Ticket, TicketOwner
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
@@ -231,7 +231,7 @@ class Forwarder:
     def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
         message.ticket.expect()
         self.unanswered += 1
-        link.assured.note(message, flags)
+        link.assured.note(message, flags, packet)
         self._runtime.turn.packets_for(link.assured).append(packet)
 
     def _push_one(
@@ -309,8 +309,16 @@ class Forwarder:
                 message.ticket.is_elsewhere = True
             elif code == MOVED:
                 self._rerouting.redirect(message, first)
+        owner: TicketOwner | None = None
         for message in messages:
-            message.ticket.settle()
+            settled = message.ticket.note_answer()
+            # Most messages of a batch have one publisher, which acknowledges all that are answered together.
+            if settled is not None and settled is not owner:
+                if owner is not None:
+                    owner.release_held()
+                owner = settled
+        if owner is not None:
+            owner.release_held()
 
     def _failed(self, node: NodeIdentity, messages: list[Forwarded], failure: Failure) -> None:
         self.unanswered -= len(messages)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, V5_PACKETS, VERSION, GroupKey, RunHead, write_run
 from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import Publication
@@ -22,6 +24,7 @@ _PACKET_ID: Final = b"\x00\x01"
 """The packet identifier of a packet that this node writes; the other node ignores it."""
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Forwarded:
     """A message for another node that awaits its answer."""
 
@@ -127,7 +130,7 @@ class PushOutbox(Outbox):
 class AssuredOutbox(Outbox):
     """The messages of a turn for one node that it must answer."""
 
-    __slots__ = ("_flags", "_messages", "_now", "_send", "node")
+    __slots__ = ("_flags", "_heads", "_last", "_messages", "_now", "_run_bytes", "_send", "_starts", "_times", "node")
 
     def __init__(self, node: NodeIdentity, now: Callable[[], float], send: SendAssured) -> None:
         """``now`` returns the time in seconds since the epoch."""
@@ -136,73 +139,74 @@ class AssuredOutbox(Outbox):
         self._now = now
         self._send = send
         self._messages: list[Forwarded] = []
-        self._flags: list[int] = []
+        self._heads: list[RunHead] = []
+        self._starts: list[int] = []
+        """For each run the position of its first message."""
+        self._times: list[float] = []
+        """For each run when its messages were received."""
+        self._last: Publication | None = None
+        """The last message, if its run may be continued."""
+        self._flags = 0
+        """The flags of the last run."""
+        self._run_bytes = 0
 
     @property
     def name(self) -> str:
         """The node's name, for log lines."""
         return f"node {self.node.name}"
 
-    def note(self, message: Forwarded, flags: int) -> None:
+    def note(self, message: Forwarded, flags: int, packet: bytes) -> None:
         """Note the message of a packet that the caller appends."""
-        self._messages.append(message)
         if message.plain:
             flags |= PLAIN
         if message.again:
             flags |= AGAIN
-        self._flags.append(flags)
+        publication = message.publication
+        counter = publication.counter
+        last = self._last
+        is_apart = bool(message.groups) or bool(message.clients)
+        if (
+            last is not None
+            and not is_apart
+            and flags == self._flags
+            and last.publisher is publication.publisher
+            and last.received_at == publication.received_at
+            and last.counter + 1 == counter
+            and last.uid == publication.uid
+            and self._run_bytes < BATCH_BYTES
+        ):
+            self._run_bytes += len(packet)
+        else:
+            head = RunHead(flags, publication.publisher, publication.uid, counter, 0, message.groups, message.clients)
+            self._heads.append(head)
+            self._starts.append(len(self._messages))
+            self._times.append(publication.received_at)
+            self._flags = flags
+            self._run_bytes = len(packet)
+        self._last = None if is_apart else publication
+        self._messages.append(message)
 
     def flush(self) -> None:
         """Send the turn's messages to the node."""
         packets, self.packets = self.packets, []
         messages, self._messages = self._messages, []
-        flags, self._flags = self._flags, []
+        heads, self._heads = self._heads, []
+        starts, self._starts = self._starts, []
+        times, self._times = self._times, []
+        self._last = None
         pieces = [_FIRST_PIECE]
-        size_bytes = first = start = 0
+        size_bytes = first = 0
         now = self._now()
-        count = len(messages)
-        while start < count:
-            end = self._end_of_run(messages, flags, packets, start)
-            message = messages[start]
-            publication = message.publication
-            id = publication.id
-            age_ms = int(max(0.0, now - publication.received_at) * 1000)
-            head = RunHead(
-                flags[start], publication.publisher, id.node, id.counter, age_ms, message.groups, message.clients
-            )
-            size_bytes += write_run(head, packets[start:end], pieces)
-            start = end
-            if size_bytes >= BATCH_BYTES or start == count:
-                self._send(b"".join(pieces), messages[first:start])
+        starts.append(len(messages))
+        for number, head in enumerate(heads):
+            end = starts[number + 1]
+            head.age_ms = int(max(0.0, now - times[number]) * 1000)
+            size_bytes += write_run(head, packets[starts[number] : end], pieces)
+            if size_bytes >= BATCH_BYTES or end == len(messages):
+                self._send(b"".join(pieces), messages[first:end])
                 pieces = [_FIRST_PIECE]
                 size_bytes = 0
-                first = start
-
-    @staticmethod
-    def _end_of_run(messages: list[Forwarded], flags: list[int], packets: list[bytes], start: int) -> int:
-        """Return where the run ends that begins with a message."""
-        first = messages[start]
-        publication = first.publication
-        id = publication.id
-        end = start + 1
-        size_bytes = len(packets[start])
-        while end < len(messages) and size_bytes < BATCH_BYTES:
-            message = messages[end]
-            other = message.publication
-            if (
-                flags[end] != flags[start]
-                or other.publisher is not publication.publisher
-                or other.received_at != publication.received_at
-                or message.groups != first.groups
-                or message.clients != first.clients
-            ):
-                break
-            other_id = other.id
-            if other_id.node != id.node or other_id.counter != id.counter + end - start:
-                break
-            size_bytes += len(packets[end])
-            end += 1
-        return end
+                first = end
 
 
 class NodeLink:

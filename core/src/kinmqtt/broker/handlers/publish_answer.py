@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kinmqtt.broker.connection.held import HeldAcknowledgement
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.routed import Routed
@@ -31,12 +31,13 @@ _PUBREC: Final = PacketType.PUBREC
 _DELIVERED: Final = Routed.DELIVERED
 
 
-class PublishAnswer:
+class PublishAnswer(HeldAcknowledgement):
     """One PUBLISH whose message is acknowledged, refused, or held until other nodes have answered."""
 
-    __slots__ = ("again", "connection", "packet", "publication", "session")
+    __slots__ = ("again", "connection", "packet", "publication", "routed", "session")
 
     def __init__(self, connection: Connection, session: Session, packet: Publish) -> None:
+        super().__init__(None)
         self.connection = connection
         self.session = session
         self.packet = packet
@@ -44,6 +45,8 @@ class PublishAnswer:
         """The message for interceptors and routing; ``None`` until it is made."""
         self.again: MessageId | None = None
         """The message id under which it was forwarded before; ``None`` if it was not."""
+        self.routed = _DELIVERED
+        """What became of the message on this node, while other nodes have not answered."""
 
     # Waiting
 
@@ -75,8 +78,9 @@ class PublishAnswer:
 
         A QoS 2 identifier is stored as pending until then: a repeat is forwarded again, under the same message id.
         """
+        self.routed = routed
         if not ticket.pending:
-            self._settled(ticket, routed)
+            self._settled(ticket)
             return
         connection = self.connection
         packet = self.packet
@@ -94,7 +98,7 @@ class PublishAnswer:
                 )
         # If this turn's writes fail to commit, the client must send the message again.
         batch.unfinished_publishers.append(connection)
-        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, routed))
+        connection.hold_acknowledgement(self, ticket)
 
     def _hold_repeated(self, ticket: Ticket) -> None:
         """Let a repeated QoS 2 packet wait for the answers to the first one, once on each connection."""
@@ -102,9 +106,15 @@ class PublishAnswer:
         if ticket.owner is connection:
             return
         connection.unacknowledged += 1
-        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, _DELIVERED))
+        connection.hold_acknowledgement(self, ticket)
 
-    def _settled(self, ticket: Ticket, routed: Routed) -> None:
+    def release(self) -> None:
+        """Acknowledge the message: other nodes have answered, and all earlier messages are acknowledged."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            self._settled(ticket)
+
+    def _settled(self, ticket: Ticket) -> None:
         """Acknowledge the message, or not, as the other nodes have answered."""
         packet = self.packet
         session = self.session
@@ -116,7 +126,7 @@ class PublishAnswer:
             if self._is_current:
                 self.connection.withhold_acknowledgement(ticket.failure)
             return
-        self._routed_later(Routed.REFUSED if ticket.is_refused else routed)
+        self._routed_later(Routed.REFUSED if ticket.is_refused else self.routed)
 
     def _routed_later(self, routed: Routed) -> None:
         packet = self.packet

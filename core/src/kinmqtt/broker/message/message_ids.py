@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 from mypy_extensions import mypyc_attr
 
 from kinmqtt_spi.values import MessageId
@@ -13,19 +11,19 @@ from kinmqtt_spi.values import MessageId
 class MessageIds:
     """Mints the ids of one node's messages."""
 
-    __slots__ = ("_counter", "uid")
+    __slots__ = ("_next", "uid")
 
     def __init__(self, uid: int) -> None:
         """``uid`` is the node's: see :class:`~kinmqtt_spi.services.plugin.NodeIdentity`."""
         self.uid = uid
-        self._counter = count(1).__next__
+        self._next = 1
 
     def mint(self) -> MessageId:
         """Returns a new message id."""
-        return MessageId(self.uid, self._counter())
+        return MessageId(self.uid, self.reserve(1))
 
     def reserve(self, messages: int) -> int:
         """Returns the first counter of as many consecutive new ids."""
-        first: int = self._counter()
-        self._counter = count(first + messages).__next__
+        first = self._next
+        self._next = first + messages
         return first

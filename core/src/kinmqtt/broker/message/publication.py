@@ -30,6 +30,7 @@ class Publication:
     """
 
     __slots__ = (
+        "_counter",
         "_id",
         "_ids",
         "_message",
@@ -37,6 +38,7 @@ class Publication:
         "_parts_key",
         "_parts_others",
         "_payload",
+        "_uid",
         "_written",
         "expires_at",
         "frame_version",
@@ -74,6 +76,9 @@ class Publication:
         these are served here."""
         self._ids = ids
         self._id: MessageId | None = None
+        self._uid = ids.uid
+        self._counter = -1
+        """The counter of its message id; below 0 until it is minted."""
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None
         self._parts_key = 0
@@ -99,7 +104,7 @@ class Publication:
             properties=message.properties,
         )
         publication = cls(publish, 0, message.publisher, message.received_at, _NO_IDS)
-        publication._id = message.id
+        publication.use_id(message.id)
         publication.expires_at = message.expires_at
         publication._message = message
         publication._payload = message.payload
@@ -110,12 +115,32 @@ class Publication:
         """The message id; minted on first use."""
         id = self._id
         if id is None:
-            id = self._id = self._ids.mint()
+            id = self._id = MessageId(self._uid, self.counter)
         return id
+
+    @property
+    def counter(self) -> int:
+        """The counter of the message id; minted on first use."""
+        counter = self._counter
+        if counter < 0:
+            counter = self._counter = self._ids.reserve(1)
+        return counter
+
+    @property
+    def uid(self) -> int:
+        """The uid of the node of the message id."""
+        return self._uid
 
     def use_id(self, id: MessageId) -> None:
         """Set the message id that another node, or this one before, has given."""
         self._id = id
+        self._uid = id.node
+        self._counter = id.counter
+
+    def use_number(self, uid: int, counter: int) -> None:
+        """Set the message id, like :meth:`use_id`, without making one: few messages need it."""
+        self._uid = uid
+        self._counter = counter
 
     @property
     def message(self) -> Message:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mypy_extensions import mypyc_attr, trait
+
 from kinmqtt_spi.reasons import ReasonCode
 
 
+@trait
+class TicketOwner:
+    """What acknowledges messages when their tickets are settled: a connection."""
+
+    __slots__ = ()
+
+    def release_held(self) -> None:
+        """Acknowledge what other nodes have answered, in order."""
+        raise NotImplementedError
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Ticket:
-    """Counts the nodes that have not answered for one message, and collects what they said."""
+    """Counts the nodes that have not answered for one message, and collects what they said.
+
+    Nodes that are gone are settled too, so each ticket ends, and lets go of all that it refers to.
+    """
 
     __slots__ = ("_calls", "failure", "is_elsewhere", "is_refused", "owner", "pending")
 
@@ -21,22 +38,35 @@ class Ticket:
         """Whether a node was asked for a session that it does not have."""
         self.failure: ReasonCode | None = None
         """Why a node could not commit the message: it must not be acknowledged."""
-        self.owner: object = None
-        """The connection that waits for it last."""
-        self._calls: list[Callable[[], object]] = []
+        self.owner: TicketOwner | None = None
+        """The connection that waits for it last; ``None`` if none does."""
+        self._calls: list[Callable[[], object]] | None = None
 
     def expect(self) -> None:
         """Wait for one more answer."""
         self.pending += 1
 
     def settle(self) -> None:
-        """Note an answer; after the last one the callbacks are called."""
+        """Note an answer; after the last one the owner acknowledges the message, and the callbacks are called."""
+        owner = self.note_answer()
+        if owner is not None:
+            owner.release_held()
+
+    def note_answer(self) -> TicketOwner | None:
+        """Note an answer like :meth:`settle`, and return the owner that the caller lets acknowledge."""
         self.pending -= 1
-        if not self.pending and self._calls:
-            calls, self._calls = self._calls, []
+        if self.pending:
+            return None
+        calls = self._calls
+        if calls is not None:
+            self._calls = None
             for call in calls:
                 call()
+        owner, self.owner = self.owner, None
+        return owner
 
     def when_settled(self, call: Callable[[], object]) -> None:
         """Add a callback for the last answer, which must be missing."""
+        if self._calls is None:
+            self._calls = []
         self._calls.append(call)

@@ -334,12 +334,19 @@ class Router:
         ticket = ticket_of(publication)
         ticket.expect()
 
-        def forward_now() -> None:
-            forwarder.forward(publication, links, elected)
-            ticket.settle()
-
+        forward_now = partial(self._forward_committed, publication, links, elected, ticket)
         self._runtime.turn.batch.after_commit.append(forward_now)
         return True
+
+    def _forward_committed(
+        self,
+        publication: Publication,
+        links: tuple[LinkRoute, ...],
+        elected: dict[NodeLink, list[GroupKey]] | None,
+        ticket: Ticket,
+    ) -> None:
+        self._forwarder.forward(publication, links, elected)
+        ticket.settle()
 
     def groups_here(self, topic: str) -> frozenset[GroupKey]:
         """Return the shared subscriptions of a topic that have members on this node."""
