@@ -8,6 +8,7 @@ from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
 from kinmqtt.mqtt.packets import V5, V311, Puback, Pubrec
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.cluster import LinkState
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -69,6 +70,29 @@ def test_one_slow_node_delays_only_those_who_publish_to_it() -> None:
     assert slow.of(Puback) == []
     assert len(quick.of(Puback)) == 1
     assert len(local.of(Puback)) == 1
+
+
+def test_who_publishes_to_a_link_without_credit_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the node has answered; others go on (C16)."""
+    nodes = Nodes(2)
+    nodes.brokers[1].connect("sub").subscribe("a", qos=1)
+    nodes.settle()
+    n1, n2 = (each.me for each in nodes.backends)
+    pub, other = nodes.brokers[0].connect("pub"), nodes.brokers[0].connect("other")
+    nodes.wires.cut.add((n1, n2))
+    monkeypatch.setattr(nodes.backends[0], "link", lambda node: LinkState(0, 5 << 20, 0.0))
+    pub.publish("a", b"1", qos=1)
+    before = pub.link.reading
+    pub.publish("a", b"2", qos=1)
+    other.publish("b", b"x", qos=1)
+    without_credit = pub.link.reading
+    monkeypatch.undo()
+    nodes.wires.cut.clear()
+    nodes.settle()
+
+    assert (before, without_credit, other.link.reading) == (True, False, True)
+    assert pub.link.reading
+    assert len(pub.of(Puback)) == 2
 
 
 def test_a_repeated_qos_2_packet_gets_no_early_pubrec() -> None:

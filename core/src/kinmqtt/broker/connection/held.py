@@ -10,11 +10,13 @@ from kinmqtt.broker.message.ticket import Ticket
 class HeldAcknowledgement:
     """One acknowledgement that is not sent yet."""
 
-    __slots__ = ("ticket",)
+    __slots__ = ("is_slow", "ticket")
 
     def __init__(self, ticket: Ticket | None) -> None:
         self.ticket = ticket
         """What it waits for; ``None`` if only for those before it."""
+        self.is_slow = False
+        """Whether it waits for a node whose link had no credit."""
 
     def release(self) -> None:
         """Acknowledge the message, with the writes of the current turn."""
@@ -24,10 +26,12 @@ class HeldAcknowledgement:
 class HeldAcknowledgements:
     """The acknowledgements of one connection that are not sent yet, in the order of their messages."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "slow")
 
     def __init__(self) -> None:
         self._entries: deque[HeldAcknowledgement] = deque()
+        self.slow = 0
+        """The number of those that wait for a node whose link had no credit."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,6 +39,9 @@ class HeldAcknowledgements:
     def add(self, held: HeldAcknowledgement) -> None:
         """Add one behind all others."""
         self._entries.append(held)
+        if held.ticket is not None and held.ticket.is_slow:
+            held.is_slow = True
+            self.slow += 1
 
     def take(self) -> list[HeldAcknowledgement]:
         """Remove and return those that wait for nothing any more."""
@@ -47,4 +54,6 @@ class HeldAcknowledgements:
                 break
             entries.popleft()
             taken.append(held)
+            if held.is_slow:
+                self.slow -= 1
         return taken

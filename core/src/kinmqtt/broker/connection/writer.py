@@ -95,7 +95,8 @@ class Writer(Reader, TicketOwner):
     def hold_acknowledgement(self, acknowledgement: HeldAcknowledgement, ticket: Ticket) -> None:
         """Release an acknowledgement when other nodes have answered and all earlier messages are acknowledged.
 
-        Reading stops while too many are held: MQTT 3 has no receive maximum, and other nodes may be slow.
+        Reading stops while too many are held, or one waits for a node whose link has no credit: MQTT 3 has no
+        receive maximum, and other nodes may be slow.
         """
         held = self.held
         if held is None:
@@ -107,7 +108,7 @@ class Writer(Reader, TicketOwner):
             # A repeated message: those behind the first one wait on the earlier connection.
             ticket.when_settled(earlier.release_held)
         ticket.owner = self
-        if len(held) >= self.limits.receive_maximum and not self.is_closed():
+        if (held.slow or len(held) >= self.limits.receive_maximum) and not self.is_closed():
             self.gate.shut(FORWARDING)
 
     def release_held(self) -> None:
@@ -122,7 +123,7 @@ class Writer(Reader, TicketOwner):
             acknowledgement.release()
         if len(held):
             self.held = held
-        if self.gate.reasons & FORWARDING and len(held) < self.limits.receive_maximum:
+        if self.gate.reasons & FORWARDING and not held.slow and len(held) < self.limits.receive_maximum:
             self.gate.clear(FORWARDING)
             self._resume_reading()
 

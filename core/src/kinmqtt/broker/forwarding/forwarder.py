@@ -229,7 +229,10 @@ class Forwarder:
         self._assure(link, packet, flags, message)
 
     def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
-        message.ticket.expect()
+        ticket = message.ticket
+        ticket.expect()
+        if link.is_full:
+            ticket.is_slow = True
         self.unanswered += 1
         link.assured.note(message, flags, packet)
         self._runtime.turn.packets_for(link.assured).append(packet)
@@ -288,15 +291,26 @@ class Forwarder:
             self._failed(node, messages, Failure(error))
             return
         if isinstance(answer, Awaitable):
+            self._look_at_credit(node)
             deferred: Deferred[bytes] = as_deferred(answer)
             deferred.addCallback(partial(self._answered, node, messages))
             deferred.addErrback(partial(self._failed, node, messages))
         else:
             self._answered(node, messages, answer)
 
+    def _look_at_credit(self, node: NodeIdentity) -> None:
+        """Note whether a link has credit: after a batch, and after each answer."""
+        link = self._links.get(node.uid)
+        if link is not None:
+            try:
+                link.is_full = self.backend.link(node).credit_bytes <= 0
+            except NodeGone:
+                link.is_full = False
+
     def _answered(self, node: NodeIdentity, messages: list[Forwarded], answer: bytes) -> None:
         """Settle the messages of a batch, and send those on that the node could not take."""
         verdicts = read_answer(answer, len(messages)) if answer else ()
+        self._look_at_credit(node)
         self.unanswered -= len(messages)
         self._runtime.turn.touch()
         for number, code, first, second in verdicts:

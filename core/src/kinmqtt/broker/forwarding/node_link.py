@@ -212,7 +212,7 @@ class AssuredOutbox(Outbox):
 class NodeLink:
     """The way to one other node."""
 
-    __slots__ = ("assured", "is_gone", "node", "number", "push", "version")
+    __slots__ = ("assured", "is_full", "is_gone", "node", "number", "push", "version")
 
     def __init__(self, node: NodeIdentity, number: int, push: PushOutbox, assured: AssuredOutbox) -> None:
         """``number`` is the node's in the route table."""
@@ -222,6 +222,8 @@ class NodeLink:
         self.assured = assured
         self.version = 0
         """The version of the node's routes."""
+        self.is_full = False
+        """Whether the link has no credit: those who publish to it are not read from."""
         self.is_gone = False
 
 

@@ -27,7 +27,7 @@ class Ticket:
     Nodes that are gone are settled too, so each ticket ends, and lets go of all that it refers to.
     """
 
-    __slots__ = ("_calls", "failure", "is_elsewhere", "is_refused", "owner", "pending")
+    __slots__ = ("_calls", "failure", "is_elsewhere", "is_refused", "is_slow", "owner", "pending")
 
     def __init__(self) -> None:
         self.pending = 0
@@ -36,6 +36,8 @@ class Ticket:
         """Whether a queue was full and refused the message."""
         self.is_elsewhere = False
         """Whether a node was asked for a session that it does not have."""
+        self.is_slow = False
+        """Whether a node's link has no credit: the publisher should send no more until the node has answered."""
         self.failure: ReasonCode | None = None
         """Why a node could not commit the message: it must not be acknowledged."""
         self.owner: TicketOwner | None = None
