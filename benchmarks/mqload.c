@@ -12,6 +12,7 @@
  *   -w window   closed loop: messages in flight per publisher     -r rate   open loop: messages/s in all
  *   -W warm-up seconds   -d measured seconds
  *   -I n   instead: open n idle connections, print the connect rate, hold them for -d seconds
+ *   -A port   subscribers connect to this port instead
  *   -b     each idle connection subscribes to a topic of its own
  *   -x     over WebSocket (RFC 6455), at /mqtt          -t     over TLS; the certificate is not looked at
  * Build: cc -O2 -o mqload mqload.c, and for -t: cc -O2 -DTLS -o mqload mqload.c -lssl -lcrypto */
@@ -57,7 +58,7 @@ typedef struct {
   size_t rl, rc;
 } conn;
 static int websocket, tls, subscribes;
-static int P = 1, S = 1, T = 1, Q = 0, SZ = 64, V = 4, W = 1000, port = 1883, wild = 0, idle = 0, share = 0,
+static int P = 1, S = 1, T = 1, Q = 0, SZ = 64, V = 4, W = 1000, port = 1883, other_port, wild = 0, idle = 0, share = 0,
            batchconn = 200;
 static double D = 5, R = 0, warm = 1;
 static const char *host = "127.0.0.1";
@@ -548,7 +549,7 @@ static int dial(conn *c) {
     fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port =
-                                htons(port)}; /* spread source addresses so that >28k idle connections fit */
+                                htons(other_port && c->role == 2 ? other_port : port)}; /* spread source addresses so that >28k idle connections fit */
     if (idle) {
       struct sockaddr_in l = {.sin_family = AF_INET};
       char s[32];
@@ -590,10 +591,11 @@ static void poll_once(int ms) {
 }
 int main(int ac, char **av) {
   int o;
-  while ((o = getopt(ac, av, "h:p:P:S:T:q:s:v:w:d:r:I:u:k:ngcbxtW:")) > 0)
+  while ((o = getopt(ac, av, "h:p:A:P:S:T:q:s:v:w:d:r:I:u:k:ngcbxtW:")) > 0)
     switch (o) {
     case 'h': host = optarg; break;
     case 'p': port = atoi(optarg); break;
+    case 'A': other_port = atoi(optarg); break;
     case 'P': P = atoi(optarg); break;
     case 'S': S = atoi(optarg); break;
     case 'T': T = atoi(optarg); break;

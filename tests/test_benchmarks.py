@@ -65,6 +65,15 @@ def test_a_message_in_one_process_is_measured() -> None:
     ]
 
 
+def test_two_nodes_are_measured_beside_one() -> None:
+    """With a load through both, of which nothing is lost."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "two_nodes.py"), "--rounds", "1", "--seconds", "0.2"]
+    done = subprocess.run([*command, "--only", "one_q1"], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "| one_q1 | " in done.stdout
+
+
 def test_micro_benchmarks_answer_what_they_assert() -> None:
     """Each runs once, untimed."""
     command = [sys.executable, "-m", "pytest", "-q", "--benchmark-disable", "benchmarks/test_micro.py"]
