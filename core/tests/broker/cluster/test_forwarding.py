@@ -7,8 +7,9 @@ import pytest
 from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
 from kinmqtt.mqtt.packets import V5, V311, Puback, Pubrec
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.cluster import LinkState
+from kinmqtt_spi.services.cluster import LinkState, Member, MemberState
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -203,3 +204,42 @@ def test_messages_wait_for_the_adoption_of_a_dead_nodes_sessions() -> None:
     assert before == []
     assert len(pub.of(Puback)) == 1
     assert payloads(sub) == [b"x"]
+
+
+@pytest.mark.parametrize("state", [MemberState.DOWN, MemberState.REMOVED])
+def test_what_is_published_before_a_session_is_adopted_is_not_lost(state: MemberState) -> None:
+    """C4, C13: a node that has died or stopped leaves sessions, and their messages wait for new owners."""
+    nodes = Nodes(2)
+    sub = back(nodes.brokers[1], "sub").subscribe("a", qos=1)
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub", V5)
+    nodes.kill(1, down=False)
+    nodes.backends[0].listener.member_changed(Member(nodes.backends[1].me, state))
+    # Before anything is adopted: the commands of one turn.
+    pub.publish("a", b"x", qos=1)
+    nodes.advance(5)
+
+    assert sub.messages == []
+    assert [each.reason for each in pub.of(Puback)] == [ReasonCode.SUCCESS]
+    assert payloads(back(nodes.brokers[0], "sub")) == [b"x"]
+
+
+def test_a_repeated_message_is_for_shared_subscriptions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C9: the member that was elected first could not commit it, so its publisher sends it again."""
+    nodes = Nodes(2)
+    member = back(nodes.brokers[1], "member").subscribe("$share/g/a", qos=2)
+    nodes.settle()
+    pub = back(nodes.brokers[0], "pub", silent=True)
+
+    def fail(writes: object) -> None:
+        raise ServiceUnavailable("no disk")
+
+    monkeypatch.setattr(nodes.brokers[1].assembly.stores.queue, "apply", fail)
+    pub.publish("a", b"x", qos=2, packet_id=7)
+    before = (pub.closed, payloads(member))
+    monkeypatch.undo()
+    back(nodes.brokers[0], "pub").publish("a", b"x", qos=2, packet_id=7, dup=True)
+    nodes.advance(1)
+
+    assert before == (True, [])
+    assert payloads(back(nodes.brokers[1], "member")) + payloads(member) == [b"x"]

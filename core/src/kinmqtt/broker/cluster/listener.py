@@ -10,14 +10,15 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.cluster.receiver import Receiver
-from kinmqtt.broker.cluster.rerouter import Rerouter
+from kinmqtt.broker.cluster.rerouter import HELD_LIMIT_S, LOOK_S, Rerouter
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import resolve, run
+from kinmqtt.hooks.awaitables import pause, resolve, run
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
-from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import GONE, HandOff, Member, RouteChange
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.forwarding.node_link import NodeLink
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
 
@@ -83,10 +84,25 @@ class Nodes:
         if link is not None:
             self._forwarder.remove_node(member.node)
             self._router.node_gone(link)
-        if member.state is MemberState.DOWN:
-            run(self._bury(member.node)).addErrback(
+            run(self._succeed(link)).addErrback(
                 lambda failure: log.failure("node {node} could not be buried", failure, node=member.node.name)
             )
+
+    async def _succeed(self, link: NodeLink) -> None:
+        """Adopt what a node leaves behind; its routes are kept until all its sessions have new owners."""
+        await self._bury(link.node)
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + HELD_LIMIT_S
+        while clock.monotonic() < deadline and not await self._is_surely_adopted(link.node):
+            await pause(clock, LOOK_S)
+        self._forwarder.forget_routes(link)
+        self._router.invalidate()
+
+    async def _is_surely_adopted(self, node: NodeIdentity) -> bool:
+        try:
+            return await self._is_adopted(node)
+        except ServiceUnavailable:
+            return False
 
     async def _bury(self, node: NodeIdentity) -> None:
         """Declare a node dead in the session store, and adopt what falls to this one."""

@@ -82,8 +82,8 @@ class Forwarder:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other node."""
-        return not self._links
+        """Whether there is no other node, and none whose routes are kept."""
+        return not self._by_number
 
     def link_to(self, node: NodeIdentity) -> NodeLink:
         """Return the link to a node; made on first use. Raises ``OverflowError`` for too many nodes."""
@@ -104,14 +104,20 @@ class Forwarder:
         return tuple(self._links.values())
 
     def remove_node(self, node: NodeIdentity) -> bool:
-        """Remove a node that is gone, with its routes; returns whether it was known."""
+        """Remove a node that is gone; returns whether it was known.
+
+        Until :meth:`forget_routes` its routes stay: messages for its sessions wait for those that adopt them.
+        """
         link = self._links.pop(node.uid, None)
         if link is None:
             return False
         link.is_gone = True
-        del self._by_number[link.number]
-        self.routes.remove_node(link.number)
         return True
+
+    def forget_routes(self, link: NodeLink) -> None:
+        """Forget the routes of a node that is gone: its sessions have new owners, whose routes are known."""
+        if self._by_number.pop(link.number, None) is not None:
+            self.routes.remove_node(link.number)
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
@@ -167,7 +173,7 @@ class Forwarder:
         """Forward a QoS 0 packet as it came."""
         turn = self._runtime.turn
         for route in routes:
-            if route.link is None:
+            if route.link is None or route.link.is_gone:
                 continue
             push = route.link.push
             push.note(packet, publisher, is_v5)
@@ -230,6 +236,9 @@ class Forwarder:
 
     def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
         ticket = message.ticket
+        if link.is_gone:
+            self._rerouting.node_gone(link.node, message)
+            return
         ticket.expect()
         if link.is_full:
             ticket.is_slow = True
@@ -246,6 +255,8 @@ class Forwarder:
         plain: bool,
         groups: tuple[GroupKey, ...],
     ) -> None:
+        if link.is_gone:
+            return
         push = link.push
         is_v5 = flags != 0
         if plain and not groups and publication.expires_at is None:

@@ -328,7 +328,7 @@ class IncomingPublish(PublishAnswer):
             if self.again is not None:
                 publication.use_id(self.again)
                 self.publication = publication
-                return self._then(connection.services.resender.route(publication), self._routed_in_slices)
+                return self._then(connection.services.resender.route_repeated(publication), self._routed_in_slices)
             session.incoming.open(packet.packet_id)
         # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with
         # the same identifier.

@@ -39,6 +39,15 @@ class Resender:
         accepted &= self._router.forward_again(publication)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
+    async def route_repeated(self, publication: Publication) -> Routed:
+        """Route a message that its publisher sends again: nobody knows who got it before.
+
+        A shared subscription gets it once more, because its member may not have committed it.
+        """
+        accepted = await self.deliver_here(publication)
+        accepted &= self._router.forward_repeated(publication)
+        return Routed.DELIVERED if accepted else Routed.REFUSED
+
     async def deliver_here(self, publication: Publication) -> bool:
         """Deliver to this node's sessions that lack the message; ``False`` if a queue refused it."""
         return await self._to_those_without(publication, self._router.fanout(publication.publish.topic).targets)

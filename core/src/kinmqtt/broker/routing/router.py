@@ -17,7 +17,7 @@ from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver_after_commit
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
-from kinmqtt.broker.routing.groups import Group, GroupKey
+from kinmqtt.broker.routing.groups import Group, GroupKey, elect_nodes
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
@@ -159,7 +159,7 @@ class Router:
             self.fanouts.links_changed(route.filter)
 
     def node_gone(self, link: NodeLink) -> None:
-        """Remove a node that is gone from all groups and fan-outs."""
+        """Remove a node that is gone from all groups; fan-outs are built anew."""
         for key, group in tuple(self._groups.items()):
             if group.nodes is not None and link in group.nodes:
                 self._set_group_node(key, link, None)
@@ -358,18 +358,23 @@ class Router:
         :meth:`route` then delivers it to this node's subscribers, and to the shared subscriptions whose turn is here.
         """
         fanout = self.fanouts.get(publication.publish.topic)
-        elected: dict[NodeLink, list[GroupKey]] = {}
-        here: set[GroupKey] = set()
-        for group in fanout.groups:
-            link = None if group.nodes is None else group.elect()
-            if link is None:
-                here.add((group.name, group.filter))
-            else:
-                elected.setdefault(link, []).append((group.name, group.filter))
+        elected, here = elect_nodes(fanout.groups)
         publication.here_only = frozenset(here)
         if fanout.links is not None or elected:
             self._forwarder.forward(publication, fanout.links or (), elected, again)
         return publication.ticket
+
+    def forward_repeated(self, publication: Publication) -> bool:
+        """Forward a message like :meth:`forward_again`, and serve the shared subscriptions once more."""
+        fanout = self.fanouts.get(publication.publish.topic)
+        elected, here = elect_nodes(fanout.groups)
+        accepted = True
+        for key in here:
+            accepted &= self.deliver_to_group(key, publication)
+        if fanout.links is not None or elected:
+            self._forwarder.forward(publication, fanout.links or (), elected, again=True)
+        ticket = publication.ticket
+        return accepted and (ticket is None or not ticket.is_refused)
 
     def forward_again(self, publication: Publication) -> bool:
         """Forward a message that other nodes may have already; ``False`` if it is certainly refused."""
