@@ -1,0 +1,48 @@
+"""The command ``python -m kinmqtt.testing.world``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kinmqtt.testing.world.plan import make_plan
+from kinmqtt.testing.world.search import run_plan, run_seed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run seeds; returns 1 if one of them breaks a promise."""
+    parser = argparse.ArgumentParser(prog="python -m kinmqtt.testing.world", description="Simulate clusters.")
+    parser.add_argument("--seeds", default="0:150", help="the first seed and the one after the last (default: 0:150)")
+    parser.add_argument("--trace", type=Path, help="write what happens in the first seed to this file, and no more")
+    parser.add_argument("--whole", action="store_true", help="do not shorten the plans that break a promise")
+    options = parser.parse_args(arguments)
+    first, _, end = options.seeds.partition(":")
+    try:
+        seeds = range(int(first), int(end or int(first) + 1))
+    except ValueError:
+        parser.error(f"--seeds {options.seeds}: two numbers are wanted, for example 0:150")
+    if options.trace is not None:
+        world = run_plan(make_plan(seeds[0]))
+        options.trace.write_text("".join(f"{line}\n" for line in world.trace), encoding="utf-8")
+        return int(bool(world.violations))
+    began = time.monotonic()
+    broken = 0
+    for seed in seeds:
+        failure = run_seed(seed, shorten=not options.whole)
+        if failure is not None:
+            broken += 1
+            print(failure, flush=True)
+    print(f"{len(seeds)} seeds in {time.monotonic() - began:.0f} s, {broken} of them break a promise")
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets follows from it, and a seed must mean the same in each process.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "kinmqtt.testing.world", *sys.argv[1:]])
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The stores that all nodes share, and one node's way to them, which may be slow or fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from twisted.internet.defer import Deferred
+
+from kinmqtt.testing.world.schedule import NodeClock
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.shared_queue import NodeQueueStore
+from kinmqtt_spi.memory.shared_session import NodeSessionStore, SharedSessionStore
+from kinmqtt_spi.services.queue import QueueWrite
+from kinmqtt_spi.services.session import Claim, SessionWrite
+from kinmqtt_spi.values import Commit, NodeIdentity
+
+NOTICE_S = 0.001
+"""How long it takes until a node hears that another one has claimed a session."""
+
+
+class SharedStores:
+    """What all nodes share."""
+
+    def __init__(self) -> None:
+        self.sessions = SharedSessionStore()
+        self.queues = MemoryQueueStore(shared=True)
+        self.retained = MemoryRetainStore(shared=True)
+
+
+class StoreAccess:
+    """How one node reaches the stores: what it commits is there at once, but it may learn of it later, or never."""
+
+    def __init__(self, clock: NodeClock, random: Random) -> None:
+        self._clock = clock
+        self._random = random
+        self.slow_s = 0.0
+        """How long a commit takes at most."""
+        self.is_away = False
+        """Whether all writes fail."""
+
+    def check(self) -> None:
+        """Raise if the stores can't be reached; a dead node writes nothing any more."""
+        if self.is_away or self._clock.is_dead:
+            raise ServiceUnavailable("the stores are out of reach")
+
+    def commit(self) -> Commit:
+        """Return when the node learns that its writes are committed."""
+        if not self.slow_s:
+            return None
+        done: Deferred[None] = Deferred()
+        self._clock.later(self._random.uniform(0.0, self.slow_s), lambda: done.callback(None))
+        return done
+
+
+class NodeSessions(NodeSessionStore):
+    """One node's view of the sessions."""
+
+    def __init__(self, stores: SharedStores, node: NodeIdentity, access: StoreAccess, clock: NodeClock) -> None:
+        super().__init__(stores.sessions, node)
+        self._access = access
+        self._clock = clock
+
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+        self._access.check()
+        return super().claim(client_id, node, above)
+
+    def apply(self, writes: Sequence[SessionWrite]) -> None:
+        self._access.check()
+        super().apply(writes)
+
+    def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
+        self._access.check()
+        return super().adopt(client_id, node)
+
+    def on_taken_over(self, call: Callable[[str, int], object]) -> None:
+        super().on_taken_over(lambda client_id, epoch: self._clock.later(NOTICE_S, lambda: call(client_id, epoch)))
+
+    def commit(self) -> Commit:
+        return self._access.commit()
+
+
+class NodeQueues(NodeQueueStore):
+    """One node's view of the queues."""
+
+    def __init__(self, stores: SharedStores, sessions: NodeSessions, access: StoreAccess) -> None:
+        super().__init__(stores.queues, sessions.is_home)
+        self._access = access
+
+    def apply(self, writes: Sequence[QueueWrite]) -> None:
+        self._access.check()
+        super().apply(writes)
+
+    def commit(self) -> Commit:
+        return self._access.commit()
