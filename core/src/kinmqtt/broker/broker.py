@@ -73,8 +73,8 @@ class Broker:
         self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self.retained = Retained(self.runtime, self._epoch_of)
-        self.publisher = MessagePublisher(self.runtime, self.router, self.retained)
         resender = Resender(self.runtime, self.router, self.forwarder, self._session_of)
+        self.publisher = MessagePublisher(self.runtime, self.router, self.retained, resender)
         self.due_publisher = DuePublisher(self.runtime, self.publisher, self._session_of)
         self.sessions = Sessions(self.runtime, self.router, self.publisher, self.due_publisher, assembly.cluster)
         self._observe_commits()

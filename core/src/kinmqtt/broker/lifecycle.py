@@ -83,12 +83,14 @@ class Lifecycle:
         try:
             await self._start_plugins()
             in_cluster = True
-            await resolve(cluster.start(self._runtime.node, Nodes(self._services)))
+            nodes = Nodes(self._services)
+            await resolve(cluster.start(self._runtime.node, nodes))
             await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
             # Only now: other nodes count on a node that is UP for the sessions that it has.
             self._services.router.announce()
             await resolve(cluster.up())
+            await nodes.settled()
         except BaseException:
             if in_cluster:
                 await _attempt("the cluster backend", cluster.stop)

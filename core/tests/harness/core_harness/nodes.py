@@ -244,6 +244,7 @@ class Nodes:
             services=services,
             clock=self.clock,
             node=node,
+            start=False,
             **self._more,
         )
         settle = broker.settle
@@ -251,7 +252,7 @@ class Nodes:
         broker.settle_alone = settle  # type: ignore[attr-defined]
         self.brokers.append(broker)
         self.backends.append(backend)
-        self.settle()
+        broker.result(broker.broker.start())
         return broker
 
     def settle(self) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import HELD_LIMIT_S, LOOK_S, Rerouter
+from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, resolve, run
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.services.cluster import GONE, HandOff, Member, RouteChange
-from kinmqtt_spi.values import Maybe, NodeIdentity
+from kinmqtt_spi.values import Maybe, Message, NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.forwarding.node_link import NodeLink
@@ -31,6 +32,9 @@ ASK_LIMIT_S: Final = 5.0
 
 ADOPTED: Final = "adopted"
 """The question whether a node that is gone has left no session without owner; the answer follows the routes."""
+
+NOBODY: Final = bytes(8)
+"""In place of a node's uid: of all nodes that are gone."""
 
 YES: Final = b"\1"
 NO: Final = b"\0"
@@ -48,7 +52,10 @@ class Nodes:
         self._receiver = Receiver(self._runtime, services.router, services.resender, services.sessions)
         self.rerouter = Rerouter(services, self._is_adopted)
         services.forwarder.reroute_by(self.rerouter)
+        self._runtime.turn.recovery.when_moved(self._follow)
         services.sessions.when_dropped(self._dropped)
+        self._succeeding: set[NodeLink] = set()
+        """The links of nodes that are gone and whose sessions may have no owner."""
         self._moving: dict[str, tuple[str, ...]] = {}
         """By client id: the filters of a session that has moved, while messages are sent after it."""
 
@@ -90,19 +97,36 @@ class Nodes:
 
     async def _succeed(self, link: NodeLink) -> None:
         """Adopt what a node leaves behind; its routes are kept until all its sessions have new owners."""
+        self._succeeding.add(link)
         await self._bury(link.node)
-        clock = self._runtime.clock
-        deadline = clock.monotonic() + HELD_LIMIT_S
-        while clock.monotonic() < deadline and not await self._is_surely_adopted(link.node):
-            await pause(clock, LOOK_S)
+        await self._until(lambda: self._is_adopted(link.node))
+        self._succeeding.discard(link)
         self._forwarder.forget_routes(link)
         self._router.invalidate()
 
-    async def _is_surely_adopted(self, node: NodeIdentity) -> bool:
-        try:
-            return await self._is_adopted(node)
-        except ServiceUnavailable:
-            return False
+    async def _until(self, condition: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Wait until a condition holds; returns ``False`` when it takes too long."""
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + HELD_LIMIT_S
+        while clock.monotonic() < deadline:
+            try:
+                if await condition():
+                    return True
+            except ServiceUnavailable:
+                pass  # The stores or a node are out of reach for now.
+            await pause(clock, LOOK_S)
+        return False
+
+    async def settled(self) -> None:
+        """Wait until no node that is gone has left sessions without owner: their messages would reach nobody.
+
+        A node that joins waits for it, because it does not know the routes of those that were gone before.
+        """
+        if not await self._until(self._is_settled):
+            log.warn("the sessions of a node that is gone have no owner yet; messages for them are lost until then")
+
+    async def _is_settled(self) -> bool:
+        return not self._succeeding and await self._all_answer_yes(NOBODY)
 
     async def _bury(self, node: NodeIdentity) -> None:
         """Declare a node dead in the session store, and adopt what falls to this one."""
@@ -144,6 +168,11 @@ class Nodes:
 
     def _drained(self) -> Deferred[None]:
         return self._runtime.turn.drained()
+
+    def _follow(self, client_id: str, message: Message) -> None:
+        """Send a message of this broker's own after a session that has moved."""
+        if not self._forwarder.is_alone:
+            self._forwarder.follow(Publication.of(message), client_id)
 
     def _dropped(self, session: Session) -> None:
         """Send messages after a session that has a newer owner, for a while."""
@@ -189,8 +218,13 @@ class Nodes:
         raise ServiceUnavailable(f"this node does not know the question {method!r}")
 
     async def _answer_adopted(self, data: bytes) -> bytes:
-        """Tell whether this node adopts no session of a node any more, after its routes are announced."""
+        """Tell whether this node adopts no session of a node any more, after its routes are announced.
+
+        In place of a node, :data:`NOBODY` stands for all that are gone.
+        """
         uid = int.from_bytes(data, "big")
+        if data == NOBODY and self._succeeding:
+            return NO
         await self._sessions.adopt_orphaned(self._runtime.clock.now())
         link = self._forwarder.known_link(uid)
         await resolve(self._router.routes_known())
@@ -204,7 +238,10 @@ class Nodes:
         await self._sessions.adopt_orphaned(self._runtime.clock.now())
         if await resolve(store.owned_by(node, 1)):
             return False
-        question = node.uid.to_bytes(8, "big")
+        return await self._all_answer_yes(node.uid.to_bytes(8, "big"))
+
+    async def _all_answer_yes(self, question: bytes) -> bool:
+        """Ask all nodes whether sessions without owner are adopted."""
         for link in self._forwarder.links():
             try:
                 backend = self._forwarder.backend

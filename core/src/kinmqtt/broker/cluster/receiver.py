@@ -202,6 +202,10 @@ class Receiver:
         """Deliver a run whose first message has a number in its batch; returns the next number."""
         is_plain = head.flags in _PLAIN_RUN
         for publication in publications:
+            if self._resender.was_resent(publication):
+                pending.append(run(self._again(publication, head, number, answer)))
+                number += 1
+                continue
             if is_plain and self._deliver_simply(publication, number, answer):
                 number += 1
                 continue

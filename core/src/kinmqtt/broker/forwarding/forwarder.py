@@ -229,6 +229,11 @@ class Forwarder:
         else:
             self._assure(route.link, packet, flags, message)
 
+    def follow(self, publication: Publication, client_id: str) -> None:
+        """Send a message to a client's session, which was here: its owner is looked for."""
+        message = Forwarded(publication, ticket_of(publication), False, (), (client_id,), True)
+        self._rerouting.redirect(message, client_id)
+
     def send(self, link: NodeLink, message: Forwarded) -> None:
         """Send one message to a node, which answers to the message's ticket."""
         packet, flags = packet_of(message.publication)

@@ -42,6 +42,7 @@ class Publication:
         "_written",
         "expires_at",
         "frame_version",
+        "had_by",
         "here_only",
         "in_flight",
         "packet_bytes",
@@ -74,6 +75,8 @@ class Publication:
         self.here_only: frozenset[tuple[str, str]] | None = None
         """If not ``None``: other nodes have it already, and of the shared subscriptions, by name and filter, only
         these are served here."""
+        self.had_by: frozenset[str] | None = None
+        """The clients whose sessions have it already, by another way; ``None`` if there are none."""
         self._ids = ids
         self._id: MessageId | None = None
         self._uid = ids.uid

@@ -228,7 +228,8 @@ class Fanouts:
         if not self._forwarder.is_alone:
             links = self._links_for(topic)
             for key in self._forwarder.routes.groups_for(topic):
-                groups[key] = self._groups[key]
+                if key in self._groups:  # Not of a node that is gone and whose routes are kept for its sessions.
+                    groups[key] = self._groups[key]
         runtime = self._runtime
         hooks = runtime.hooks
         watched = runtime.notifies_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None

@@ -21,6 +21,8 @@ from kinmqtt.hooks.messages import check_message
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.message.ticket import Ticket
+    from kinmqtt.broker.routing.resender import Resender
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
@@ -35,10 +37,11 @@ SYS_PREFIX: Final = "$SYS/"
 class MessagePublisher:
     """Retains and routes the messages of clients, plugins and the broker itself."""
 
-    def __init__(self, runtime: Runtime, router: Router, retained: Retained) -> None:
+    def __init__(self, runtime: Runtime, router: Router, retained: Retained, resender: Resender) -> None:
         self._runtime = runtime
         self._router = router
         self._retained = retained
+        self._resender = resender
 
     def take(
         self,
@@ -80,7 +83,7 @@ class MessagePublisher:
         check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
         publication = Publication.of(self.completed(message))
-        if message.topic.startswith(SYS_PREFIX) and not self._router.is_alone:
+        if message.topic.startswith(SYS_PREFIX) and not self._resender.is_alone:
             publication.here_only = self._router.groups_here(message.topic)
         return self.take(publication)
 
@@ -95,19 +98,42 @@ class MessagePublisher:
         turn = self._runtime.turn
         turn.touch()
         publication = Publication.of(message)
-        if not self._router.is_alone:
+        if not self._resender.is_alone:
             # The other nodes come first: after the commit here nobody would publish it again.
-            await self._publish_elsewhere(publication, again)
+            await self._publish_first_elsewhere(publication, again)
         await resolve(self.take(publication, after_commit=True))
         along()
         await turn.committed()
+
+    async def _publish_first_elsewhere(self, publication: Publication, again: bool) -> None:
+        """Forward a message to the other nodes, and then find out which sessions here need it.
+
+        Meanwhile sessions move: one that was here gets the message from its new owner, and one that has come may have
+        got it where it was.
+        """
+        topic = publication.publish.topic
+        resender = self._resender
+        wanted = resender.kept_here(topic)
+        await self._publish_elsewhere(publication, again)
+        while publication.publish.qos:
+            here = resender.kept_here(topic)
+            for client_id in sorted(wanted - here):
+                resender.follow(publication, client_id)
+            if wanted - here:
+                await self._settled(publication.ticket)
+            publication.had_by = await resender.who_has(publication, here)
+            wanted = here
+            if resender.kept_here(topic) == here:
+                return
 
     async def _publish_elsewhere(self, publication: Publication, again: bool) -> None:
         """Forward a message to the other nodes, and wait until they have committed it.
 
         Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where one has not.
         """
-        ticket = self._router.route_elsewhere(publication, again)
+        await self._settled(self._router.route_elsewhere(publication, again))
+
+    async def _settled(self, ticket: Ticket | None) -> None:
         if ticket is None or not ticket.pending:
             return
         settled: Deferred[None] = Deferred()

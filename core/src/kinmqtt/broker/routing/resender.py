@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.defer import DeferredLock
 
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.hooks.awaitables import resolve
+from kinmqtt_spi.services.queue import KNOWN_S
 from kinmqtt_spi.topics import matches
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
+
+
+MAX_RESENT: Final = 100_000
+"""How many messages that were sent again are remembered."""
 
 
 class Resender:
@@ -32,6 +39,34 @@ class Resender:
         self._router = router
         self._forwarder = forwarder
         self._session_of = session_of
+        self._resent: dict[tuple[int, int], float] = {}
+        """By node uid and counter of a message that was sent again: when, in the order of these times."""
+        self._locks: dict[str, DeferredLock] = {}
+        """By client id: one message after the other, each until it is committed. Else two copies of a message that
+        come at once would not know of each other."""
+
+    def was_resent(self, publication: Publication) -> bool:
+        """Return whether a message came here as one that sessions may have, not long ago.
+
+        Its first copy may come after that one, if it waited for a link: then it is the one that they may have.
+        """
+        return bool(self._resent) and (publication.uid, publication.counter) in self._resent
+
+    def _note(self, publication: Publication) -> None:
+        now = self._runtime.clock.monotonic()
+        resent = self._resent
+        resent[(publication.uid, publication.counter)] = now
+        while len(resent) > MAX_RESENT or next(iter(resent.values())) < now - KNOWN_S:
+            del resent[next(iter(resent))]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node."""
+        return self._forwarder.is_alone
+
+    def follow(self, publication: Publication, client_id: str) -> None:
+        """Send a message to a client's session, which has moved; the message's ticket waits for its new owner."""
+        self._forwarder.follow(publication, client_id)
 
     async def route(self, publication: Publication) -> Routed:
         """Route a message again, under the id that it has; other nodes answer to its ticket."""
@@ -67,13 +102,41 @@ class Resender:
         kept = [target for target in targets if target.session.persistent and target.qos and publication.publish.qos]
         if not kept:
             return True
-        # What was delivered before may not be committed yet; then the store would not know it.
-        await turn.drained()
+        self._note(publication)
         accepted = True
-        for target in kept:
-            session = target.session
-            known = await resolve(self._runtime.stores.queue.known(session.client_id, {publication.id}))
-            turn.touch()
-            if not known and self._session_of(session.client_id) is session:
-                accepted &= deliver(self._runtime, target, publication)
+        client_ids = sorted([target.session.client_id for target in kept])
+        for client_id in client_ids:
+            await self._locks.setdefault(client_id, DeferredLock()).acquire()
+        try:
+            # What was delivered before may not be committed yet; then the store would not know it.
+            await turn.drained()
+            for target in kept:
+                session = target.session
+                known = await self._has(session.client_id, publication)
+                if not known and self._session_of(session.client_id) is session:
+                    accepted &= deliver(self._runtime, target, publication)
+        finally:
+            turn.drained().addCallback(lambda _: self._release(client_ids))
         return accepted
+
+    async def _has(self, client_id: str, publication: Publication) -> bool:
+        known = await resolve(self._runtime.stores.queue.known(client_id, {publication.id}))
+        self._runtime.turn.touch()
+        return bool(known)
+
+    def _release(self, client_ids: Sequence[str]) -> None:
+        for client_id in client_ids:
+            lock = self._locks[client_id]
+            if not lock.waiting:
+                del self._locks[client_id]
+            lock.release()
+
+    def kept_here(self, topic: str) -> frozenset[str]:
+        """Return the client ids of this node's persistent sessions that want a topic's messages above QoS 0."""
+        targets = self._router.fanout(topic).targets
+        return frozenset([each.session.client_id for each in targets if each.session.persistent and each.qos])
+
+    async def who_has(self, publication: Publication, client_ids: Iterable[str]) -> frozenset[str]:
+        """Return those of some clients whose session has a message already."""
+        await self._runtime.turn.drained()
+        return frozenset([each for each in sorted(client_ids) if await self._has(each, publication)])

@@ -119,11 +119,6 @@ class Router:
         if group.members:
             self._announcer.weigh(group.filter, group.name, group.weight)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no other node."""
-        return self._forwarder.is_alone
-
     def node_of(self, uid: int) -> NodeIdentity | None:
         """Return another node by its uid; ``None`` for an unknown one."""
         link = self._forwarder.known_link(uid)
@@ -283,8 +278,10 @@ class Router:
     def _to_targets(self, publication: Publication, fanout: Fanout, after_commit: bool) -> bool:
         accepted = True
         if after_commit:
+            had_by = publication.had_by
             for target in fanout.targets:
-                accepted &= deliver_after_commit(self._runtime, target, publication)
+                if had_by is None or target.session.client_id not in had_by:
+                    accepted &= deliver_after_commit(self._runtime, target, publication)
         elif publication.publish.qos:
             accepted = fanout.deliver_acknowledged(publication)
         else:

@@ -19,6 +19,7 @@ from kinmqtt_spi.services.session import (
     ReleaseSession,
     RemoveSubscriptions,
 )
+from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.turn")
 
@@ -46,19 +47,24 @@ class CommitFailed(Exception):
 class WriteRecovery:
     """Holds the writes that await a retry, and the callbacks for failed commits."""
 
-    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_unopened", "_stores")
+    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_moved", "_on_unopened", "_stores")
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._awaiting: dict[str, RetryWrites] = {}
         """By client id; added to later turns' writes, before them."""
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
+        self._on_moved: Callable[[str, Message], None] = lambda client_id, message: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
         self._on_commit_failed: CommitFailedHandler = lambda client_id, writes, reason, certain: None
 
     def when_fenced(self, call: Callable[[str, int], None]) -> None:
         """Call ``call`` with client id and epoch for each session that an owner of a later epoch holds."""
         self._on_fenced = call
+
+    def when_moved(self, call: Callable[[str, Message], None]) -> None:
+        """Call ``call`` with each message that a session's later owner lacks, and that nobody will send again."""
+        self._on_moved = call
 
     def when_commit_failed(self, call: CommitFailedHandler, unopened: Callable[[str, int, ReasonCode], None]) -> None:
         """Set the callbacks for failed commits.
@@ -123,6 +129,7 @@ class WriteRecovery:
         publishers = self._forget_refused(batch)
         if not publishers:
             return
+        self._report_moved(batch, publishers)
         for connection in batch.unfinished_publishers:
             if connection.is_of(publishers):
                 attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
@@ -142,6 +149,20 @@ class WriteRecovery:
                     self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(InboundClose(*write[:3]))
         for client_id, writes in taken_over.items():
             attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
+
+    def _report_moved(self, batch: Batch, publishers: set[str]) -> None:
+        """Report messages for sessions of later owners that no connected publisher will send again."""
+        told = {
+            client_id
+            for client_id in publishers
+            if any(each.is_of({client_id}) for each in batch.unfinished_publishers)
+            or any(each[0].is_of({client_id}) for each in batch.acknowledgements)
+        }
+        for write in batch.queue:
+            if isinstance(write, Append) and write.client_id in batch.fenced:
+                message = write.entry.message
+                if message.publisher.client_id not in told:
+                    attempt(partial(self._on_moved, write.client_id, message))
 
     def _forget_refused(self, batch: Batch) -> set[str]:
         """Count messages for sessions of later owners as dropped; returns the client ids of their publishers."""

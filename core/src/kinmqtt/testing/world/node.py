@@ -14,9 +14,8 @@ from twisted.python.failure import Failure
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt.testing.harness import BrokerHarness
 from kinmqtt.testing.world.schedule import NodeClock, Schedule
-from kinmqtt.testing.world.stores import NodeQueues, NodeSessions, SharedStores, StoreAccess
+from kinmqtt.testing.world.stores import NodeQueues, NodeRetained, NodeSessions, SharedStores, StoreAccess
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.mesh.network import Network, NetworkNode
 from kinmqtt_spi.services.cluster import ClusterBackend, Guarantee
 from kinmqtt_spi.values import NodeIdentity
@@ -64,7 +63,7 @@ def drive(it: Awaitable[Any], done: Callable[[Any], None], failed: Callable[[Exc
 class Services:
     """The plugin that gives a node its stores and its link."""
 
-    def __init__(self, sessions: NodeSessions, queues: NodeQueues, retained: MemoryRetainStore, link: NetworkNode):
+    def __init__(self, sessions: NodeSessions, queues: NodeQueues, retained: NodeRetained, link: NetworkNode):
         self._sessions = sessions
         self._queues = queues
         self._retained = retained
@@ -81,8 +80,8 @@ class Services:
         return self._queues
 
     @hookimpl
-    def retain_store(self) -> MemoryRetainStore:
-        """Return the shared retained messages."""
+    def retain_store(self) -> NodeRetained:
+        """Return the node's view of the retained messages."""
         return self._retained
 
     @hookimpl
@@ -104,7 +103,7 @@ class Node:
         sessions = NodeSessions(stores, self.identity, self.access, self.clock)
         queues = NodeQueues(stores, sessions, self.access)
         self.harness = BrokerHarness(
-            plugins={"world": Services(sessions, queues, stores.retained, self.link)},
+            plugins={"world": Services(sessions, queues, NodeRetained(stores, self.access), self.link)},
             services=dict.fromkeys(("session", "queue", "retain", "cluster"), "world"),
             clock=self.clock,  # type: ignore[arg-type]  # it needs no more than a clock
             node=self.identity,

@@ -1,4 +1,7 @@
-"""The stores that all nodes share, and one node's way to them, which may be slow or fail."""
+"""The stores that all nodes share, and one node's way to them, which may be slow or fail.
+
+As in Redis, a turn's writes to all of them are one transaction.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.memory.shared_queue import NodeQueueStore
 from kinmqtt_spi.memory.shared_session import NodeSessionStore, SharedSessionStore
 from kinmqtt_spi.services.queue import QueueWrite
+from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainWrite
 from kinmqtt_spi.services.session import Claim, SessionWrite
-from kinmqtt_spi.values import Commit, NodeIdentity
+from kinmqtt_spi.values import Commit, Maybe, Message, NodeIdentity
 
 NOTICE_S = 0.001
 """How long it takes until a node hears that another one has claimed a session."""
@@ -75,8 +79,54 @@ class NodeSessions(NodeSessionStore):
         self._access.check()
         return super().adopt(client_id, node)
 
+    @property
+    def transaction(self) -> object:
+        return self._access
+
     def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         super().on_taken_over(lambda client_id, epoch: self._clock.later(NOTICE_S, lambda: call(client_id, epoch)))
+
+    def commit(self) -> Commit:
+        return self._access.commit()
+
+
+class NodeRetained(RetainStore):
+    """One node's view of the retained messages."""
+
+    is_shared = True
+
+    def __init__(self, stores: SharedStores, access: StoreAccess) -> None:
+        self._shared = stores.retained
+        self._access = access
+
+    @property
+    def transaction(self) -> object:
+        return self._access
+
+    def put(self, writes: Sequence[RetainWrite]) -> None:
+        self._access.check()
+        self._shared.put(writes)
+
+    def match(self, filter: str, cursor: object = None, limit: int = 100) -> Maybe[RetainPage]:
+        return self._shared.match(filter, cursor, limit)
+
+    def iterate(self, cursor: object = None, limit: int = 1000) -> Maybe[RetainContents]:
+        return self._shared.iterate(cursor, limit)
+
+    def count(self) -> int:
+        return self._shared.count()
+
+    def size_bytes(self) -> int:
+        return self._shared.size_bytes()
+
+    def held_by(self, username: str) -> tuple[int, int] | None:
+        return self._shared.held_by(username)
+
+    def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:
+        return self._shared.expire(now, limit)
+
+    def newest(self) -> float:
+        return self._shared.newest()
 
     def commit(self) -> Commit:
         return self._access.commit()
@@ -88,6 +138,10 @@ class NodeQueues(NodeQueueStore):
     def __init__(self, stores: SharedStores, sessions: NodeSessions, access: StoreAccess) -> None:
         super().__init__(stores.queues, sessions.is_home)
         self._access = access
+
+    @property
+    def transaction(self) -> object:
+        return self._access
 
     def apply(self, writes: Sequence[QueueWrite]) -> None:
         self._access.check()

@@ -66,6 +66,8 @@ class World:
         """By payload of a message that stays on its node: when it was published."""
         self._random = {name: Random(f"{name} {plan.seed}") for name in ("clients", "load", "disk", "nemesis")}
         self._nemesis = Nemesis(self, self._random["nemesis"])
+        self._undetected: list[Node] = []
+        """Nodes that have crashed, and count as members."""
         self._serial = 0
         self._epochs: dict[str, int] = {}
 
@@ -98,11 +100,14 @@ class World:
     def crash(self, node: Node) -> None:
         """End a node without a word; the others find out later."""
         node.crash()
+        self._undetected.append(node)
         self.schedule.later(self._random["nemesis"].uniform(0.5, 4.0), partial(self.tell_down, node))
 
     def tell_down(self, node: Node) -> None:
         """Tell all others that a node is DOWN."""
         self.note(f"{node.name} is down")
+        if node in self._undetected:
+            self._undetected.remove(node)
         for other in self.nodes:
             if other is not node and other.is_alive:
                 other.link.member(Member(node.identity, MemberState.DOWN, reachable=False))
@@ -134,6 +139,9 @@ class World:
         name = f"n{number}"
         node = Node(self.schedule, self.network, self.stores, self._random["disk"], name, 1000 + self._serial)
         self.note(f"{name} starts as {node.identity.uid}")
+        for dead in self._undetected:
+            # The others have told it.
+            node.link.member(Member(dead.identity, MemberState.UP))
         node.start()
         return node
 
