@@ -139,3 +139,11 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["--seeds", "x"])
     assert "two numbers are wanted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", range(0, 150, 25))
+def test_faults_break_no_promise(first: int) -> None:
+    """C1 to C13, C16: 25 seeds each; ``python -m kinmqtt.testing.world --seeds`` runs others."""
+    failures = [run_seed(seed) for seed in range(first, first + 25)]
+
+    assert not [str(failure) for failure in failures if failure is not None]

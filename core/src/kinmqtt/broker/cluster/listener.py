@@ -54,6 +54,8 @@ class Nodes:
         services.forwarder.reroute_by(self.rerouter)
         self._runtime.turn.recovery.when_moved(self._follow)
         services.sessions.when_dropped(self._dropped)
+        self._had_peers = False
+        """Whether there was another node; it may own a session after it was taken for dead."""
         self._succeeding: set[NodeLink] = set()
         """The links of nodes that are gone and whose sessions may have no owner."""
         self._moving: dict[str, tuple[str, ...]] = {}
@@ -84,6 +86,7 @@ class Nodes:
         if member.node == self._runtime.node:
             return
         if member.state not in GONE:
+            self._had_peers = True
             # Also one without subscribers may have the session that a message is for.
             self._forwarder.link_to(member.node)
             return
@@ -171,12 +174,12 @@ class Nodes:
 
     def _follow(self, client_id: str, message: Message) -> None:
         """Send a message of this broker's own after a session that has moved."""
-        if not self._forwarder.is_alone:
+        if self._had_peers:
             self._forwarder.follow(Publication.of(message), client_id)
 
     def _dropped(self, session: Session) -> None:
         """Send messages after a session that has a newer owner, for a while."""
-        if not session.persistent or self._forwarder.is_alone:
+        if not session.persistent or not self._had_peers:
             return
         filters = tuple([each.filter for each in session.subscriptions.values() if each.share_group is None])
         client_id = session.client_id

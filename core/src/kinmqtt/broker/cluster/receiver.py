@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 from kinmqtt.broker.forwarding.batch_format import (
     AGAIN,
+    CLIENTS,
     MOVED,
     NO_MEMBER,
     PLAIN,
@@ -26,7 +27,7 @@ from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.batch import Batch
-from kinmqtt.hooks.awaitables import as_deferred, run
+from kinmqtt.hooks.awaitables import as_deferred, resolve, run
 from kinmqtt.mqtt.codec.publish import decode_publish
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, V311, Publish
@@ -201,9 +202,14 @@ class Receiver:
     ) -> int:
         """Deliver a run whose first message has a number in its batch; returns the next number."""
         is_plain = head.flags in _PLAIN_RUN
+        newest_arrival = self._sessions.newest_arrival
         for publication in publications:
-            if self._resender.was_resent(publication):
+            if head.flags & (CLIENTS | AGAIN) == 0 and self._resender.was_resent(publication):
                 pending.append(run(self._again(publication, head, number, answer)))
+                number += 1
+                continue
+            if publication.received_at <= newest_arrival and not head.flags & (CLIENTS | AGAIN):
+                pending.append(run(self._deliver_checked(publication, head, number, answer)))
                 number += 1
                 continue
             if is_plain and self._deliver_simply(publication, number, answer):
@@ -258,6 +264,19 @@ class Receiver:
 
     async def _note_later(self, routed: Awaitable[Routed], number: int, answer: Answer) -> None:
         if await as_deferred(routed) is Routed.REFUSED:
+            answer.verdicts.append((number, REFUSED, "", ""))
+
+    async def _deliver_checked(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
+        """Deliver a message that is older than the arrival of a session here, which may have got it where it was."""
+        if head.flags & PLAIN:
+            self._name_moved(publication, number, answer)
+            kept = self._resender.kept_here(publication.publish.topic)
+            if kept:
+                publication.had_by = await self._resender.who_has(publication, kept)
+        for name, filter in head.groups:
+            if not self._router.has_members((name, filter)):
+                answer.verdicts.append((number, NO_MEMBER, name, filter))
+        if await resolve(self._route(publication, head)) is Routed.REFUSED:
             answer.verdicts.append((number, REFUSED, "", ""))
 
     async def _again(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:

@@ -154,13 +154,16 @@ class Claims:
         if session is None:
             session = self._registry.create(opening, claim.epoch)
         else:
+            if opening.connection.is_closed():
+                # The client never got this connection: its last will is that of the one before.
+                opening.will = session.will
             self._registry.resume(session, opening)
         if self._holder(claim) not in (None, self._runtime.node):
             # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
             await resolve(self._registry.routes_known())
         self._registry.attach(session, opening)
         if opening.connection.is_closed():
-            self._leaving.connection_closed(session, opening.connection, will_stands=False)
+            self._leaving.connection_closed(session, opening.connection, will_stands=present)
         return session, present
 
     async def _announce(self, client_id: str, claim: Claim) -> None:

@@ -35,6 +35,8 @@ class Registry:
     def __init__(self, runtime: Runtime, router: Router) -> None:
         self._runtime = runtime
         self._router = router
+        self.newest_arrival = 0.0
+        """When the last session came from a store, in seconds since the epoch: maybe from another node."""
         self.by_id: dict[str, Session] = {}
         self.connected = 0
         """The number of sessions that have a connection."""
@@ -106,6 +108,7 @@ class Registry:
         session.created_at = stored.created_at
         session.restore(state)
         self.by_id[stored.client_id] = session
+        self.newest_arrival = self._runtime.clock.now()
         for subscription in stored.subscriptions:
             refusal = self._runtime.rights.spaces.refusal(Action.SUBSCRIBE, subscription.filter)
             if refusal is not None:

@@ -66,6 +66,11 @@ class Sessions:
         self.on_commit_failed = failed_writes.on_commit_failed
 
     @property
+    def newest_arrival(self) -> float:
+        """When the last session came from a store, in seconds since the epoch: maybe from another node."""
+        return self._registry.newest_arrival
+
+    @property
     def connected(self) -> int:
         """The number of sessions that have a connection."""
         return self._registry.connected

@@ -14,7 +14,7 @@ from kinmqtt.broker.forwarding.forwarder import Forwarder, ticket_of
 from kinmqtt.broker.forwarding.node_link import LinkRoute, NodeLink
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
-from kinmqtt.broker.routing.deliver import deliver_after_commit
+from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
 from kinmqtt.broker.routing.groups import Group, GroupKey, elect_nodes
@@ -277,11 +277,12 @@ class Router:
 
     def _to_targets(self, publication: Publication, fanout: Fanout, after_commit: bool) -> bool:
         accepted = True
-        if after_commit:
-            had_by = publication.had_by
+        had_by = publication.had_by
+        if after_commit or had_by:
+            give = deliver_after_commit if after_commit else deliver
             for target in fanout.targets:
                 if had_by is None or target.session.client_id not in had_by:
-                    accepted &= deliver_after_commit(self._runtime, target, publication)
+                    accepted &= give(self._runtime, target, publication)
         elif publication.publish.qos:
             accepted = fanout.deliver_acknowledged(publication)
         else:
