@@ -243,3 +243,20 @@ def test_a_repeated_message_is_for_shared_subscriptions_too(monkeypatch: pytest.
 
     assert before == (True, [])
     assert payloads(back(nodes.brokers[1], "member")) + payloads(member) == [b"x"]
+
+
+def test_a_session_that_a_node_taken_for_dead_has_claimed_is_followed() -> None:
+    """C4: it is alive, and the only other node; the message waits until the session is adopted."""
+    nodes = Nodes(2)
+    sub = back(nodes.brokers[0], "sub").subscribe("a", qos=1).drop()
+    nodes.settle()
+    taken_for_dead = nodes.backends[1].me
+    nodes.backends[0].listener.member_changed(Member(taken_for_dead, MemberState.DOWN))
+    nodes.advance(1)
+    nodes.stores.sessions.claim("sub", taken_for_dead)
+    pub = nodes.brokers[0].connect("pub", V5).publish("a", b"x", qos=1)
+    nodes.advance(5)
+
+    assert sub.messages == []
+    assert [each.reason for each in pub.of(Puback)] == [ReasonCode.SUCCESS]
+    assert payloads(back(nodes.brokers[0], "sub")) == [b"x"]

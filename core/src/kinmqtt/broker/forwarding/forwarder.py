@@ -82,8 +82,8 @@ class Forwarder:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other node, and none whose routes are kept."""
-        return not self._by_number
+        """Whether no message leaves this node: there is no other, and none that is gone or has a session of here."""
+        return not self._by_number and not len(self._moved)
 
     def link_to(self, node: NodeIdentity) -> NodeLink:
         """Return the link to a node; made on first use. Raises ``OverflowError`` for too many nodes."""
