@@ -58,7 +58,7 @@ ORDER = (
         "kinmqtt.broker.sys_topics",
     ),
     ("kinmqtt.broker.lifecycle",),
-    ("kinmqtt.broker.broker", "kinmqtt.broker.user_rules"),
+    ("kinmqtt.broker.broker", "kinmqtt.broker.promises", "kinmqtt.broker.user_rules"),
     ("kinmqtt.net",),
     ("kinmqtt.cli",),
     ("kinmqtt.testing", "kinmqtt.__main__"),

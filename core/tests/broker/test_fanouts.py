@@ -265,7 +265,7 @@ class RememberedFanouts(RuleBasedStateMachine):
         self.house.advance(8)
         router = self.house.broker.router
         if not self.house.broker.sessions.by_id.keys() - {"publisher-4", "publisher-5"}:
-            assert (router._groups, router._groups_of, router._announcer._routes) == ({}, {}, {})
+            assert (router._groups, router._groups_of, router.announcer._routes) == ({}, {}, {})
 
 
 class LargeFanouts(RememberedFanouts):

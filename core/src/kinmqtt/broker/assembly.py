@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.allocator import trimmer
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.broker.overload import resident_bytes
+from kinmqtt.broker.promises import check_promises
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.topic_spaces import ClaimedSpaces, TopicSpaces
 from kinmqtt.broker.turn.batch import Stores
@@ -123,6 +124,8 @@ def assemble(
         cast(RetainStore, provided.get("retain", RetainStore)),
         cast(EventLog, provided.get("event", EventLog)),
     )
+    cluster = cast(ClusterBackend, provided.get("cluster", ClusterBackend))
+    check_promises(settings.require, cluster, stores, provided.by)
     return Assembly(
         settings,
         limits.resolved(environment.machine()),
@@ -135,7 +138,7 @@ def assemble(
         contexts,
         stores,
         cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
-        cast(ClusterBackend, provided.get("cluster", ClusterBackend)),
+        cluster,
         _limiter_needs(manager),
         provided.by,
         tuple(environment.listeners),

@@ -10,6 +10,9 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.buffers import Buffers
+from kinmqtt.broker.cluster.calls import Calls
+from kinmqtt.broker.cluster.figures import NodeFigures
+from kinmqtt.broker.cluster.listener import Nodes
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.listener import Listener
@@ -68,7 +71,7 @@ class Broker:
         self.wheel = TimerWheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.forwarder = Forwarder(self.runtime, assembly.cluster)
-        announcer = Announcer(assembly.cluster, call_soon)
+        announcer = Announcer(assembly.cluster, call_soon, assembly.statistics.unsynchronised)
         self.router = Router(self.runtime, assembly.index, self.forwarder, announcer, self._session_of)
         self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
@@ -94,13 +97,24 @@ class Broker:
             self.sessions,
             self.traffic,
         )
+        self.calls = Calls(self.runtime, self.forwarder, self.sessions, self.publisher)
+        figures = NodeFigures(self.services, self.publish)
+        nodes = Nodes(self.services, self.calls, figures)
         self.sampler = Sampler(self.services, assembly.metrics, call_soon)
         self.lifecycle = Lifecycle(
-            assembly, self.services, self.listeners, self.housekeeping, self.sampler, self.publish, version
+            assembly,
+            self.services,
+            self.listeners,
+            self.housekeeping,
+            self.sampler,
+            nodes,
+            figures,
+            self.publish,
+            version,
         )
         for context in assembly.contexts.values():
             context.attach(self)
-        register_gauges(assembly.metrics, self.services, self.listeners.values())
+        register_gauges(assembly.metrics, self.services, self.listeners.values(), nodes)
 
     def _observe_commits(self) -> None:
         """Measure commits, and notify sessions of failed commits and lost ownership."""
@@ -225,13 +239,9 @@ class Broker:
             batch.after_commit.append(done)
         batch.on_commit_failed.append(lambda reason: failed())
 
-    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
+    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """Deliver a message to one session, whatever its subscriptions."""
-        session = self.sessions.get(client_id)
-        if session is None:
-            return DeliveryResult.NO_SESSION
-        taken = self.publisher.deliver(session, message)
-        return DeliveryResult.TAKEN if taken else DeliveryResult.REFUSED
+        return self.calls.deliver(client_id, message)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client may do something."""
@@ -245,13 +255,13 @@ class Broker:
         session = self.sessions.get(client_id)
         return None if session is None or session.connection is None else session.client
 
-    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
+    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> Maybe[bool]:
         """Close a client's connection; returns ``False`` if it has none."""
-        session = self.sessions.get(client_id)
-        if session is None or session.connection is None:
-            return False
-        session.connection.fail(reason, text)
-        return True
+        return self.calls.disconnect(client_id, reason, text)
+
+    def tell_others(self, plugin: str, data: bytes) -> None:
+        """Tell a plugin's instances on the other nodes something."""
+        self.calls.tell_others(plugin, data)
 
     def authorization_changed(self, scope: Scope) -> None:
         """Drop cached authorizer answers within a scope."""

@@ -7,14 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinmqtt_spi.metrics import MetricRegistry
+from kinmqtt_spi.services.cluster import MemberState
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.cluster.listener import Nodes
     from kinmqtt.broker.connection.listener import Listener
     from kinmqtt.broker.services import Services
 
 
-def register_gauges(metrics: MetricRegistry, services: Services, listeners: Iterable[Listener]) -> None:
+def register_gauges(metrics: MetricRegistry, services: Services, listeners: Iterable[Listener], nodes: Nodes) -> None:
     """Register all gauges of a broker, and one of each listener's connections."""
+    _register_cluster_gauges(metrics, services, nodes)
     _register_connection_gauges(metrics, services, listeners)
     _register_session_gauges(metrics, services)
 
@@ -35,6 +38,24 @@ def _register_connection_gauges(metrics: MetricRegistry, services: Services, lis
             partial(getattr, listener, "connections"),
             {"listener": listener.name},
         )
+
+
+def _register_cluster_gauges(metrics: MetricRegistry, services: Services, nodes: Nodes) -> None:
+    forwarder = services.forwarder
+    backend = forwarder.backend
+    for state in MemberState:
+        metrics.gauge(
+            "cluster.members",
+            "nodes",
+            partial(lambda state: sum(each.state is state for each in backend.members()), state),
+            {"state": state.value},
+        )
+    metrics.gauge("cluster.unreachable", "nodes", lambda: sum(not each.reachable for each in backend.members()))
+    metrics.gauge("cluster.routes_own", "routes", lambda: len(services.router.announcer))
+    metrics.gauge("cluster.routes_others", "routes", lambda: len(forwarder.routes))
+    metrics.gauge("cluster.unanswered", "messages", lambda: forwarder.unanswered)
+    metrics.gauge("cluster.queued", "bytes", forwarder.queued_bytes)
+    metrics.gauge("cluster.held", "messages", lambda: nodes.rerouter.held)
 
 
 def _register_session_gauges(metrics: MetricRegistry, services: Services) -> None:

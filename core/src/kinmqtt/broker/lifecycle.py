@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kinmqtt.broker.cluster.listener import Nodes
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.hooks.answers import WrongAnswer
-from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, resolve, run
+from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, pause, resolve, run
 from kinmqtt.hooks.calls import Call
 from kinmqtt.hooks.context import PluginContext
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -22,6 +22,8 @@ from kinmqtt_spi.values import Maybe, Message
 
 if TYPE_CHECKING:
     from kinmqtt.broker.assembly import Assembly
+    from kinmqtt.broker.cluster.figures import NodeFigures
+    from kinmqtt.broker.cluster.listener import Nodes
     from kinmqtt.broker.connection.listener import Listener
     from kinmqtt.broker.housekeeping import Housekeeping
     from kinmqtt.broker.sampling import Sampler
@@ -32,6 +34,12 @@ log = Logger("kinmqtt.broker")
 
 FAREWELL_LIMIT_S: Final = 3.0
 """How long a stopping broker waits for clients to read its last packets."""
+
+WAVE_S: Final = 0.5
+"""The time between two waves of clients that a leaving node disconnects."""
+
+WAVE_CLIENTS: Final = 500
+"""The clients of a wave; more where they would not all be gone in time."""
 
 STOP_LIMIT_S: Final = 10.0
 """How long plugins may take to drain, and each of them to stop."""
@@ -47,6 +55,8 @@ class Lifecycle:
         listeners: Mapping[str, Listener],
         housekeeping: Housekeeping,
         sampler: Sampler,
+        nodes: Nodes,
+        figures: NodeFigures,
         publish: Callable[[Message], None],
         version: str,
     ) -> None:
@@ -57,6 +67,8 @@ class Lifecycle:
         self._listeners = listeners
         self._housekeeping = housekeeping
         self._sampler = sampler
+        self._nodes = nodes
+        self._figures = figures
         self._publish = publish
         self._version = version
         self._started: list[PluginContext] = []
@@ -83,14 +95,13 @@ class Lifecycle:
         try:
             await self._start_plugins()
             in_cluster = True
-            nodes = Nodes(self._services)
-            await resolve(cluster.start(self._runtime.node, nodes))
+            await resolve(cluster.start(self._runtime.node, self._nodes))
             await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
             # Only now: other nodes count on a node that is UP for the sessions that it has.
             self._services.router.announce()
             await resolve(cluster.up())
-            await nodes.settled()
+            await self._nodes.settled()
         except BaseException:
             if in_cluster:
                 await _attempt("the cluster backend", cluster.stop)
@@ -118,7 +129,7 @@ class Lifecycle:
 
     def _publish_sys(self, publisher: SysPublisher) -> None:
         self._runtime.count_discarded()
-        publisher.publish()
+        self._figures.share(publisher.publish())
 
     async def reload(
         self, settings_of: Callable[[str, type[Any] | None], Any], limits: LimitSettings | None = None
@@ -161,10 +172,13 @@ class Lifecycle:
 
     async def stop(self) -> None:
         """Disconnect the clients, drain, and stop everything; the listeners are closed before."""
+        clock = self._runtime.clock
+        if self._nodes.are_others_up:
+            await _attempt("the cluster backend", self._assembly.cluster.leaving)
+            await self._send_clients_away()
         self._housekeeping.stop()
         for connection in list(self._services.connections):
             connection.fail(ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
-        clock = self._runtime.clock
         if self._services.connections:
             # The last packets are still on their way through TLS and sockets; an earlier end would cut them off.
             try:
@@ -189,6 +203,18 @@ class Lifecycle:
         await _attempt("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
         await _attempt("the cluster backend", cluster.stop)
         await self._stop_plugins()
+
+    async def _send_clients_away(self) -> None:
+        """Disconnect the clients in waves: all at once, they would overwhelm the nodes that take them."""
+        connections = list(self._services.connections)
+        waves = max(1.0, self._runtime.settings.leave_s / WAVE_S)
+        size = max(WAVE_CLIENTS, ceil(len(connections) / waves))
+        for start in range(0, len(connections), size):
+            if start:
+                await pause(self._runtime.clock, WAVE_S)
+            for connection in connections[start : start + size]:
+                if not connection.is_closed():
+                    connection.fail(ReasonCode.USE_ANOTHER_SERVER, "this node leaves its cluster")
 
     async def health(self) -> Mapping[str, Health]:
         """Returns each plugin's health; see :meth:`kinmqtt.broker.broker.Broker.health`."""

@@ -49,6 +49,9 @@ COMMIT_SECONDS: Final[tuple[float, ...]] = (
 """The histogram's bounds for the time that acknowledgements wait for the stores, in seconds."""
 
 
+REROUTED: Final = ("moved", "no_member", "node_gone")
+"""Why a message is sent to another node than first: its session has moved, the node had no member, or is gone."""
+
 REFUSED_WHAT: Final = ("connection", "session", "subscription")
 """The requests that are refused while memory is short."""
 
@@ -66,16 +69,20 @@ class Statistics:
         "dropped",
         "forwarded",
         "from_nodes",
+        "malformed",
         "messages_received",
         "messages_sent",
         "overload_refused",
         "packets_received",
         "packets_sent",
         "remote_errors",
+        "rerouted",
         "sessions_expired",
         "sessions_taken_over",
         "subscriptions_refused",
         "unrouted",
+        "unsynchronised",
+        "untold",
     )
 
     def __init__(self, metrics: Metrics) -> None:
@@ -102,6 +109,15 @@ class Statistics:
         self.forwarded = metrics.counter("messages.forwarded", "messages")
         """Messages sent to other nodes, once for each."""
         self.from_nodes = metrics.counter("messages.from_nodes", "messages")
+        self.malformed = metrics.counter("cluster.malformed", "questions")
+        """Batches and questions of other nodes that can't be read."""
+        self.rerouted: dict[str, Counter] = {
+            reason: metrics.counter("cluster.rerouted", "messages", {"reason": reason}) for reason in REROUTED
+        }
+        self.unsynchronised = metrics.counter("cluster.unsynchronised", "subscriptions")
+        """Subscriptions, and sessions that came here, acknowledged before all reachable nodes knew their routes."""
+        self.untold = metrics.counter("cluster.untold", "messages")
+        """What plugins told other nodes, and these never got."""
         self.unrouted = metrics.counter("messages.unrouted", "messages")
         self.dropped: dict[str, Counter] = {
             reason: metrics.counter("messages.dropped", "messages", {"reason": reason}) for reason in DROP_REASONS

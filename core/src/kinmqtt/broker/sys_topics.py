@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from kinmqtt_spi.services.metric import Counter, SysTopic
+from kinmqtt_spi.services.metric import Counter, SysScope, SysTopic
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
@@ -80,14 +80,21 @@ class SysPublisher:
                 self._topics.setdefault(topic.topic, topic)
         self._last: dict[str, str] = {}
 
-    def publish(self) -> None:
-        """Publish all topics; those marked ``on_change_only`` only if they changed."""
+    def publish(self) -> dict[str, str]:
+        """Publish all topics; those marked ``on_change_only`` only if they changed.
+
+        Returns the payloads of those that tell of this node, by topic.
+        """
+        read: dict[str, str] = {}
         for name, topic in self._topics.items():
             try:
                 text = topic.read()
+                if topic.scope is SysScope.NODE:
+                    read[name] = text
                 if topic.on_change_only and self._last.get(name) == text:
                     continue
                 self._publish(Message(name, text.encode(), retain=True))
                 self._last[name] = text
             except Exception:
                 log.failure("{topic} can't be read or published", topic=name)
+        return read

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from kinmqtt_spi import Drop, Message, Reject, hookimpl, on_topics
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import DeliveryResult
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context
+    from kinmqtt_spi.values import Maybe
 
 PREFIX = "$p2p/"
 
@@ -31,16 +34,16 @@ class Direct:
 
     @hookimpl
     @on_topics("$p2p/#")
-    def publish_received(self, message: Message) -> Drop | Reject | None:
+    def publish_received(self, message: Message) -> Maybe[Drop | Reject | None]:
         """Deliver to the client that the topic names; a slash in a client id is written %2F."""
         return self._deliver(message)
 
     @hookimpl
-    def will_publishing(self, message: Message) -> Drop | Reject | None:
+    def will_publishing(self, message: Message) -> Maybe[Drop | Reject | None]:
         """Deliver a will in the same way."""
         return self._deliver(message)
 
-    def _deliver(self, message: Message) -> Drop | Reject | None:
+    def _deliver(self, message: Message) -> Maybe[Drop | Reject | None]:
         if not f"{message.topic}/".startswith(PREFIX):
             return None  # Not a direct topic: an ordinary will, or a topic that another plugin has rewritten.
         name, _, topic = message.topic[len(PREFIX) :].partition("/")
@@ -52,6 +55,19 @@ class Direct:
         if self._context is None:
             return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
         delivery = self._context.deliver(unquote(name), message.replace(topic=topic, retain=False))
+        if isinstance(delivery, Awaitable):
+            return self._answer_later(delivery)
+        return self._answer(delivery)
+
+    async def _answer_later(self, delivery: Awaitable[DeliveryResult]) -> Drop | Reject:
+        """Answer when another node has: the client's session is there."""
+        try:
+            return self._answer(await delivery)
+        except ServiceUnavailable as error:
+            self._undeliverable.value += 1
+            return Reject(error.reason, "the node that may have the client's session does not answer")
+
+    def _answer(self, delivery: DeliveryResult) -> Drop | Reject:
         if delivery is DeliveryResult.TAKEN:
             return Drop("delivered to one client")
         self._undeliverable.value += 1

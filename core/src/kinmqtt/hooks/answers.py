@@ -27,7 +27,7 @@ from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import CallGuard, Health, HealthState
 from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
-from kinmqtt_spi.values import Decision, Disconnect, Drop, Message, Reject, Subscription, Verdict
+from kinmqtt_spi.values import Decision, Disconnect, Drop, Message, NodeIdentity, Reject, Subscription, Verdict
 
 STOPS: Final = (Drop, Reject, Disconnect)
 """The answers with which an intercept stops a value."""
@@ -269,6 +269,7 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "unsubscribing": Expected((str, *STOPS), _stop_or(None)),
     "initial_subscriptions": Expected(items=Subscription, problem=_subscription_fields),
     "choose_member": Expected((Subscriber,)),
+    "choose_node": Expected((NodeIdentity,)),
     "connect_received": Expected((ConnectRequest, *STOPS), _stop_or(_connect_request)),
     "connack_sending": Expected((Properties, *STOPS), _stop_or(_connack_properties)),
     "publish_received": _MESSAGE,

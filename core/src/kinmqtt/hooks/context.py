@@ -32,7 +32,7 @@ class BrokerApi(Protocol):
     ) -> None:
         """Publish in one transaction with the writes of ``along``; retry until it is committed."""
 
-    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
+    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """Deliver a message to one session, whatever it has subscribed to."""
 
     def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
@@ -53,11 +53,14 @@ class BrokerApi(Protocol):
     def client(self, client_id: str) -> Client | None:
         """Return the connected client with that id."""
 
-    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
+    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> Maybe[bool]:
         """Close a client's connection; return ``False`` if it has none."""
 
     def authorization_changed(self, scope: Scope) -> None:
         """Drop the cached answers of authorizers within a scope."""
+
+    def tell_others(self, plugin: str, data: bytes) -> None:
+        """Tell a plugin's instances on the other nodes something."""
 
 
 class PluginContext(Context):
@@ -130,7 +133,7 @@ class PluginContext(Context):
         else:
             broker.publish(message)
 
-    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
+    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
         return self._assembled.deliver(client_id, message)
 
@@ -181,13 +184,17 @@ class PluginContext(Context):
         """See :meth:`kinmqtt_spi.services.plugin.Context.client`."""
         return self._assembled.client(client_id)
 
-    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
+    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> Maybe[bool]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.disconnect`."""
         return self._assembled.disconnect(client_id, reason, f"plugin {self.name}")
 
     def authorization_changed(self, scope: Scope) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorization_changed`."""
         self._assembled.authorization_changed(scope)
+
+    def tell_others(self, data: bytes) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.tell_others`."""
+        self._assembled.tell_others(self.name, data)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.in_thread`."""

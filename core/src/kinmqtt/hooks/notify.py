@@ -272,6 +272,12 @@ class Notify(Generic[P]):
         for listener in self._listeners:
             listener.offer(arguments)
 
+    def to(self, plugin: str, *arguments: P.args, **_: P.kwargs) -> None:
+        """Notify one plugin."""
+        for listener in self._listeners:
+            if listener.call.plugin == plugin:
+                listener.offer(arguments)
+
     def about(self, topic: str, *arguments: P.args, **_: P.kwargs) -> None:
         """Notify the implementations whose filters include the topic."""
         concerned = self._wanted.get(topic)

@@ -18,13 +18,13 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep, Redirect
 from kinmqtt_spi.services.authorization import AuthorizationRequest
-from kinmqtt_spi.services.cluster import Member
+from kinmqtt_spi.services.cluster import Member, NodeCandidate
 from kinmqtt_spi.services.limiter import LimitDecision, Resource
 from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
-from kinmqtt_spi.values import ALLOW, Address, Client, Message, Subscription, deny
+from kinmqtt_spi.values import ALLOW, Address, Client, Message, NodeIdentity, Subscription, deny
 
 NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator accepted the client")
 UNKNOWN_METHOD = deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no plugin knows the authentication method")
@@ -97,6 +97,10 @@ class Hooks:
         self.choose_member: Poll[[str, str, Sequence[Subscriber], Message], Subscriber] = Poll(
             self._calls("choose_member"), lambda answer, group, filter, candidates, message: answer in candidates
         )
+        self.choose_node: Poll[[str, str, Sequence[NodeCandidate]], NodeIdentity] = Poll(
+            self._calls("choose_node"),
+            lambda answer, group, filter, candidates: any(answer == each.node for each in candidates),
+        )
         self.queue_full: Poll[[QueueFull], OverflowPolicy] = Poll(self._calls("queue_full"))
 
     def _bind_intercepting(self) -> None:
@@ -156,6 +160,8 @@ class Hooks:
         self.session_expired: Notify[[str]] = self._notify("session_expired")
         self.session_discarded: Notify[[str]] = self._notify("session_discarded")
         self.cluster_member: Notify[[Member]] = self._notify("cluster_member")
+        self.session_moved: Notify[[str, NodeIdentity]] = self._notify("session_moved")
+        self.told: Notify[[NodeIdentity, bytes]] = self._notify("told")
         self.sampled: Notify[[Snapshot]] = self._notify("sampled")
         self.traffic_sampled: Notify[[TrafficSnapshot]] = self._notify("traffic_sampled")
         self.limited: Notify[[Resource, LimitDecision]] = self._notify("limited")

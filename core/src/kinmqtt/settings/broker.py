@@ -17,6 +17,10 @@ MEMORY: Final = "memory"
 
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
 
+Promise: TypeAlias = Literal[
+    "single_owner", "acknowledged_delivery", "order_per_publisher", "shared_stores", "no_loss"
+]
+
 ClientIdReuse: TypeAlias = Literal["same_user", "anybody"]
 
 
@@ -54,7 +58,20 @@ class BrokerSettings:
         help="sent to MQTT 5 clients on request: by convention the prefix of their response topics; "
         "${clientid} and ${username} are replaced",
     )
+    require: tuple[Promise, ...] = setting(
+        (),
+        help="what the cluster backend and the stores must promise, or the broker does not start: single_owner, "
+        "acknowledged_delivery, order_per_publisher, shared_stores; no_loss: all but order_per_publisher, so that no "
+        "acknowledged message for a kept session is lost with a node",
+    )
     node_name: str = setting("", help="this node's name; default: the host's name")
+    leave_s: float = setting(
+        30.0,
+        help="how long a stopping node may take to disconnect its clients in waves, while other nodes of its cluster "
+        "can take them; a broker without other nodes disconnects all at once",
+        unit="s",
+        minimum=0,
+    )
     sys_interval_s: float = setting(
         10.0, help="how often $SYS topics are published; 0 for never", unit="s", minimum=0
     )

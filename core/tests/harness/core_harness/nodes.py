@@ -39,6 +39,7 @@ class Wires:
         self.backends: dict[NodeIdentity, Wired] = {}
         self.queues: dict[tuple[NodeIdentity, NodeIdentity], deque[Callable[[], object]]] = {}
         self.cut: set[tuple[NodeIdentity, NodeIdentity]] = set()
+        self.leaving: list[NodeIdentity] = []
 
     def send(self, source: NodeIdentity, target: NodeIdentity, call: Callable[[], object]) -> None:
         """Make a call at the target, later."""
@@ -86,6 +87,11 @@ class Wired(ClusterBackend):
     def up(self) -> None:
         for other in (self, *self.others()):
             other.listener.member_changed(Member(self.me, MemberState.UP))
+
+    def leaving(self) -> None:
+        self.wires.leaving.append(self.me)
+        for other in (self, *self.others()):
+            other.listener.member_changed(Member(self.me, MemberState.LEAVING))
 
     def leave(self, deadline_s: float) -> None:
         self.listener.member_changed(Member(self.me, MemberState.LEAVING))

@@ -66,5 +66,5 @@ class Users:
                 continue
             del self._clients[client_id, username]
             if self._is_here(client_id, username):
-                count += self._context.disconnect(client_id)
+                count += self._context.disconnect(client_id) is True
         return count

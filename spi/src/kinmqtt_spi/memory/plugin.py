@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
-from kinmqtt_spi.services.plugin import Context, DeliveryResult, Timer, TopicClaim
+from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, Context, DeliveryResult, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
@@ -191,6 +191,8 @@ class BareContext(Context):
         """Answer :meth:`authorize`, in order; ``None`` abstains."""
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
+        self.told: list[bytes] = []
+        """What the plugin told its instances on other nodes."""
 
     def leave_out(self, *hooks: str) -> None:
         self.left_out.update(hooks)
@@ -259,6 +261,11 @@ class BareContext(Context):
 
     def authorization_changed(self, scope: Scope) -> None:
         self.authorization_changes.append(scope)
+
+    def tell_others(self, data: bytes) -> None:
+        if len(data) > MAX_TOLD_BYTES:
+            raise ValueError(f"{len(data)} bytes can't be told: at most {MAX_TOLD_BYTES} can")
+        self.told.append(data)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Make the call at once, in this thread."""

@@ -166,6 +166,11 @@ class MeshBackend(ClusterBackend):
             lambda: self._behind(version), lambda laggards: self._become(local, MemberState.UP)
         )
 
+    def leaving(self) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        if self._local is not None:
+            self._become(self._local, MemberState.LEAVING)
+
     def leave(self, deadline_s: float) -> Maybe[None]:
         """Leave; completes when all calls and batches in both directions are answered, or at the deadline."""
         local = self._local

@@ -79,6 +79,15 @@ class RouteChange:
 
 
 @frozen(slots=True)
+class NodeCandidate:
+    """A node with members of a shared subscription, for the hook ``choose_node``."""
+
+    node: NodeIdentity
+    connected: int
+    """The number of its members that are connected."""
+
+
+@frozen(slots=True)
 class LinkState:
     """The state of the link to a node."""
 
@@ -168,6 +177,13 @@ class ClusterBackend(ABC):
     @abstractmethod
     def up(self) -> Maybe[None]:
         """Become UP: sessions are restored and their routes announced; completes when the others have the routes."""
+
+    def leaving(self) -> Maybe[None]:
+        """Become LEAVING, before this node's clients are disconnected: messages still come and go.
+
+        The default does nothing: then :meth:`leave` begins it.
+        """
+        return None
 
     @abstractmethod
     def leave(self, deadline_s: float) -> Maybe[None]:

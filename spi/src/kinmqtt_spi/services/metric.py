@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from attrs import frozen
@@ -157,6 +158,16 @@ class TrafficSnapshot:
     others_bytes: int = 0
 
 
+class SysScope(Enum):
+    """What a ``$SYS`` topic tells of."""
+
+    NODE = "node"
+    """Of one node. In a cluster every node also shows it for each node: ``$SYS/example/count`` of node ``n1`` is
+    ``$SYS/brokers/n1/example/count``."""
+    CLUSTER = "cluster"
+    """Of the whole cluster, the same on every node."""
+
+
 @frozen(slots=True)
 class SysTopic:
     """A topic below ``$SYS/`` and how to read its payload."""
@@ -165,3 +176,4 @@ class SysTopic:
     read: Callable[[], str]
     on_change_only: bool = False
     """Publish only if the payload differs from the last one; otherwise at every interval."""
+    scope: SysScope = SysScope.NODE

@@ -87,6 +87,9 @@ def _check_claimed_actions(claim: TopicClaim, attribute: object, actions: frozen
         raise ValueError("a claim does not say who may RECEIVE: authorize_receive does")
 
 
+MAX_TOLD_BYTES: Final = 64 << 10
+"""The most bytes that :meth:`Context.tell_others` tells at once."""
+
 UNCLAIMABLE: Final = frozenset({"$SYS", "$share", "$plugin"})
 """First levels that no plugin can claim."""
 
@@ -175,8 +178,12 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
+    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """Deliver a message to one session, whatever its subscriptions; it is queued while the client is offline.
+
+        In a cluster the session may be another node's: then the answer comes later. It is TAKEN when that node has
+        committed the message. The call fails with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if a node that may
+        have the session does not answer; it may have taken the message.
 
         No limiter is called and nothing is retained; the hooks on deliveries are called. Missing ``id`` and
         ``received_at`` are filled in. A QoS 0 message to an offline client is dropped. Raises ``ValueError`` as
@@ -217,15 +224,31 @@ class Context(ABC):
 
     @abstractmethod
     def client(self, client_id: str) -> Client | None:
-        """Return the connected client with that id, or ``None``."""
+        """Return the client with that id that is connected to this node, or ``None``."""
 
     @abstractmethod
-    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
-        """Close a client's connection. Returns ``False`` if it is not connected."""
+    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> Maybe[bool]:
+        """Close a client's connection. Returns ``False`` if it is not connected.
+
+        In a cluster it may be connected to another node: then the answer comes later. The call fails with
+        :class:`~kinmqtt_spi.errors.ServiceUnavailable` if it was not found and a node did not answer.
+        """
 
     @abstractmethod
     def authorization_changed(self, scope: Scope) -> None:
-        """Discard cached authorization answers within ``scope``, because the plugin's rules have changed."""
+        """Discard this node's cached authorization answers within ``scope``: the plugin's rules have changed.
+
+        Rules that changed on one node only are told to the others with :meth:`tell_others`.
+        """
+
+    @abstractmethod
+    def tell_others(self, data: bytes) -> None:
+        """Tell this plugin's instances on the other nodes something: each gets it by the hook ``told``.
+
+        They are told in the order of the calls. A node that can't be reached is not told: the loss is logged and
+        counted (``cluster.untold``). On a single broker there is nobody to tell. Raises ``ValueError`` for more than
+        :data:`MAX_TOLD_BYTES`.
+        """
 
     @abstractmethod
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:

@@ -123,6 +123,19 @@ class PairsContract(NodesContract):
         drive(pair.here.claim("client", 7, THERE))
         drive(pair.here.stop())
 
+    @behaviour("CLUSTER-42", needs="has_peers")
+    def test_cluster_42_a_leaving_node_still_serves(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
+        """After ``leaving`` a node is a member, and batches and questions reach it and come from it as before."""
+        pair = self._pair(cluster_backend, drive)
+        drive(pair.there.leaving())
+        pair.others.commit = lambda batch: b"committed"
+        pair.news.commit = lambda batch: b"committed too"
+
+        assert drive(pair.here.deliver(THERE, b"to it", 1)) == b"committed"
+        assert drive(pair.there.deliver(HERE, b"from it", 1)) == b"committed too"
+        assert any(each.node == THERE for each in pair.here.members())
+        self._end(pair, drive)
+
     @behaviour("CLUSTER-22", needs="has_peers")
     def test_cluster_22_who_leaves_is_missed(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
         """When a node leaves, the other is notified, and does not have it among the reachable members that are UP."""

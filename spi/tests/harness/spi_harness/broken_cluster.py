@@ -446,3 +446,11 @@ class TestCLUSTER_41_IsToldOfItself(SoundNodes):
             super().stop()
             if listener is not None and me is not None:
                 self.send(Frame(lambda: listener.member_changed(Member(me, MemberState.REMOVED))))
+
+
+class TestCLUSTER_42_LeavesAtOnce(SoundNodes):
+    class double(Node):
+        def leaving(self) -> None:
+            for other in self.others():
+                if self.me is not None:
+                    other.lose(self.me)

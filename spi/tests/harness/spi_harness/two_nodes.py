@@ -138,6 +138,9 @@ class Node(ClusterBackend):
         await self.until(lambda: not self.lagging(self.version))
         self.spread(MemberState.UP)
 
+    def leaving(self) -> None:
+        self.spread(MemberState.LEAVING)
+
     def leave(self, deadline_s: float) -> None:
         self.spread(MemberState.LEAVING)
 

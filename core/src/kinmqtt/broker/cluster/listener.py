@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.cluster.figures import FIGURES
 from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import HELD_LIMIT_S, LOOK_S, Rerouter
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, resolve, run
-from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
-from kinmqtt_spi.services.cluster import GONE, HandOff, Member, RouteChange
+from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
+from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
 from kinmqtt_spi.values import Maybe, Message, NodeIdentity
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.cluster.calls import Calls
+    from kinmqtt.broker.cluster.figures import NodeFigures
     from kinmqtt.broker.forwarding.node_link import NodeLink
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
@@ -43,8 +46,15 @@ NO: Final = b"\0"
 class Nodes:
     """Handles what the other nodes report; see :class:`kinmqtt_spi.services.cluster.ClusterListener`."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, calls: Calls, figures: NodeFigures) -> None:
         self._services = services
+        self._figures = figures
+        self._answers: Mapping[str, Callable[[NodeIdentity, bytes], Maybe[bytes]]] = {
+            **calls.answers,
+            FIGURES: figures.received,
+            ADOPTED: self._answer_adopted,
+        }
+        """What answers the questions of other nodes, by name."""
         self._runtime = services.runtime
         self._router = services.router
         self._forwarder = services.forwarder
@@ -61,11 +71,21 @@ class Nodes:
         self._moving: dict[str, tuple[str, ...]] = {}
         """By client id: the filters of a session that has moved, while messages are sent after it."""
 
+    @property
+    def are_others_up(self) -> bool:
+        """Whether another node can take this one's clients."""
+        backend, own = self._forwarder.backend, self._runtime.node
+        return any(each.state is MemberState.UP and each.reachable and each.node != own for each in backend.members())
+
     # Messages
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Deliver another node's messages to this node's subscribers."""
-        return self._receiver.received(batch, assured)
+        try:
+            return self._receiver.received(batch, assured)
+        except MalformedBatch:
+            self._runtime.statistics.malformed.value += 1
+            raise
 
     # Routes and members
 
@@ -83,6 +103,7 @@ class Nodes:
         hooks = self._runtime.hooks
         if hooks.cluster_member.active:
             hooks.cluster_member(member)
+        self._figures.member_changed(member)
         if member.node == self._runtime.node:
             return
         if member.state not in GONE:
@@ -216,11 +237,19 @@ class Nodes:
 
     def asked(self, origin: NodeIdentity, method: str, data: bytes) -> Maybe[bytes]:
         """Answer another node's question."""
-        if method == ADOPTED:
-            return run(self._answer_adopted(data))
-        raise ServiceUnavailable(f"this node does not know the question {method!r}")
+        answer = self._answers.get(method)
+        if answer is None:
+            raise ServiceUnavailable(f"this node does not know the question {method!r}")
+        try:
+            return answer(origin, data)
+        except MalformedBatch as error:
+            self._runtime.statistics.malformed.value += 1
+            raise ServiceUnavailable(f"the question {method!r} can't be read: {error}") from None
 
-    async def _answer_adopted(self, data: bytes) -> bytes:
+    def _answer_adopted(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
+        return run(self._is_adopted_here(data))
+
+    async def _is_adopted_here(self, data: bytes) -> bytes:
         """Tell whether this node adopts no session of a node any more, after its routes are announced.
 
         In place of a node, :data:`NOBODY` stands for all that are gone.

@@ -53,12 +53,15 @@ class Rerouter(Rerouting):
         """The number of messages that wait here."""
 
     def elect_again(self, message: Forwarded, group: tuple[str, str]) -> None:
+        self._runtime.statistics.rerouted["no_member"].value += 1
         self._begin(message, self._elect_again(message, group))
 
     def redirect(self, message: Forwarded, client_id: str) -> None:
+        self._runtime.statistics.rerouted["moved"].value += 1
         self._begin(message, self._redirect(message, client_id))
 
     def node_gone(self, node: NodeIdentity, message: Forwarded) -> None:
+        self._runtime.statistics.rerouted["node_gone"].value += 1
         message.ticket.expect()
         self.held += 1
         waiting = self._orphaned.get(node)
@@ -95,7 +98,7 @@ class Rerouter(Rerouting):
         group = self._router.group(key)
         if group is None or message.elections >= MAX_ELECTIONS:
             return
-        link = group.elect()
+        link = self._router.election.elect(group)
         publication = message.publication
         if link is not None:
             again = Forwarded(publication, message.ticket, False, (key,), elections=message.elections + 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
+from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 BARRIER_LIMIT_S: Final = 1.0
@@ -16,10 +18,19 @@ RouteKey = tuple[str, str | None]
 class Announcer:
     """Counts this node's subscribers by route, and announces what changes."""
 
-    __slots__ = ("_added", "_backend", "_is_scheduled", "_later", "_removed", "_routes", "version")
+    __slots__ = ("_added", "_backend", "_is_scheduled", "_later", "_removed", "_routes", "_unsynchronised", "version")
 
-    def __init__(self, backend: ClusterBackend, later: Callable[[Callable[[], object]], object]) -> None:
-        """``later`` makes a call in the next reactor turn."""
+    def __init__(
+        self,
+        backend: ClusterBackend,
+        later: Callable[[Callable[[], object]], object],
+        unsynchronised: Counter | None = None,
+    ) -> None:
+        """``later`` makes a call in the next reactor turn.
+
+        ``unsynchronised`` counts how often a node did not know the routes in time.
+        """
+        self._unsynchronised = unsynchronised
         self._backend = backend
         self._later = later
         self._is_scheduled = False
@@ -28,6 +39,9 @@ class Announcer:
         """The number of subscribers, the highest QoS, the weight, and whether the other nodes were told."""
         self._added: dict[RouteKey, RouteChange] = {}
         self._removed: dict[RouteKey, RouteChange] = {}
+
+    def __len__(self) -> int:
+        return len(self._routes)
 
     def subscribed(self, filter: str, share_group: str | None, qos: int, is_new: bool) -> None:
         """Count a subscription; one that replaces another of its client is not new.
@@ -91,4 +105,12 @@ class Announcer:
     def known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know all routes; returns those that do not know them in time."""
         self.flush()
-        return self._backend.route_barrier(self.version, BARRIER_LIMIT_S)
+        laggards = self._backend.route_barrier(self.version, BARRIER_LIMIT_S)
+        if isinstance(laggards, Awaitable):
+            return as_deferred(laggards).addCallback(self._count)
+        return self._count(laggards)
+
+    def _count(self, laggards: Sequence[NodeIdentity]) -> Sequence[NodeIdentity]:
+        if laggards and self._unsynchronised is not None:
+            self._unsynchronised.value += 1
+        return laggards

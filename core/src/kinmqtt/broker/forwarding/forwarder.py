@@ -85,6 +85,11 @@ class Forwarder:
         """Whether no message leaves this node: there is no other, and none that is gone or has a session of here."""
         return not self._by_number and not len(self._moved)
 
+    @property
+    def awaits_adoption(self) -> bool:
+        """Whether sessions of a node that is gone may have no owner yet."""
+        return len(self._by_number) > len(self._links)
+
     def link_to(self, node: NodeIdentity) -> NodeLink:
         """Return the link to a node; made on first use. Raises ``OverflowError`` for too many nodes."""
         link = self._links.get(node.uid)
@@ -94,6 +99,16 @@ class Forwarder:
             link = NodeLink(node, number, push, AssuredOutbox(node, self._runtime.now, partial(self._deliver, node)))
             self._links[node.uid] = self._by_number[number] = link
         return link
+
+    def queued_bytes(self) -> int:
+        """Return the bytes of batches that other nodes have not acknowledged."""
+        return sum([self._queued_bytes(link.node) for link in self._links.values()])
+
+    def _queued_bytes(self, node: NodeIdentity) -> int:
+        try:
+            return self.backend.link(node).queued_bytes
+        except NodeGone:
+            return 0
 
     def known_link(self, uid: int) -> NodeLink | None:
         """Return the link to a node by its uid; ``None`` for an unknown node."""

@@ -49,6 +49,10 @@ class RouteTable:
         self.routes = [0] * MAX_NODES
         """The number of routes by node."""
 
+    def __len__(self) -> int:
+        """Return the number of routes of all nodes."""
+        return sum(self.routes)
+
     def add_node(self) -> int:
         """Return the number of a new node; raises ``OverflowError`` for more than :data:`MAX_NODES`."""
         if not self._free:

@@ -158,10 +158,15 @@ class Claims:
                 # The client never got this connection: its last will is that of the one before.
                 opening.will = session.will
             self._registry.resume(session, opening)
-        if self._holder(claim) not in (None, self._runtime.node):
+        previous = self._holder(claim)
+        if previous == self._runtime.node:
+            previous = None
+        if previous is not None:
             # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
             await resolve(self._registry.routes_known())
         self._registry.attach(session, opening)
+        if present and previous is not None and self._runtime.hooks.session_moved.active:
+            self._runtime.hooks.session_moved(client_id, previous)
         if opening.connection.is_closed():
             self._leaving.connection_closed(session, opening.connection, will_stands=present)
         return session, present

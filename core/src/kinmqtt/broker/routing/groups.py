@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 
 from kinmqtt.broker.forwarding.node_link import NodeLink
 from kinmqtt.broker.routing.target import Target, target_of
@@ -131,16 +131,3 @@ class Group:
         if target is None or target.session is not session:
             target = self._targets[member.client_id] = target_of(session, [member.subscription])
         return target
-
-
-def elect_nodes(groups: Sequence[Group]) -> tuple[dict[NodeLink, list[GroupKey]], list[GroupKey]]:
-    """Return some shared subscriptions by the nodes that are elected, and those whose turn is here."""
-    elected: dict[NodeLink, list[GroupKey]] = {}
-    here: list[GroupKey] = []
-    for group in groups:
-        link = None if group.nodes is None else group.elect()
-        if link is None:
-            here.append((group.name, group.filter))
-        else:
-            elected.setdefault(link, []).append((group.name, group.filter))
-    return elected, here

@@ -15,9 +15,10 @@ from kinmqtt.broker.forwarding.node_link import LinkRoute, NodeLink
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
+from kinmqtt.broker.routing.election import Election
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
-from kinmqtt.broker.routing.groups import Group, GroupKey, elect_nodes
+from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
@@ -50,7 +51,8 @@ class Router:
         self._runtime = runtime
         self.index = index
         self._forwarder = forwarder
-        self._announcer = announcer
+        self.announcer = announcer
+        self.election = Election(runtime)
         self._session_of = session_of
         self._shared = SharedDelivery(runtime, session_of)
         self._groups: dict[GroupKey, Group] = {}
@@ -70,7 +72,7 @@ class Router:
             self.fanouts.subscribed(client_id, subscription)
         else:
             self._join((subscription.share_group, subscription.filter), Subscriber(client_id, subscription))
-        self._announcer.subscribed(subscription.filter, subscription.share_group, subscription.qos, new)
+        self.announcer.subscribed(subscription.filter, subscription.share_group, subscription.qos, new)
         if subscription.share_group is not None:
             self._weigh((subscription.share_group, subscription.filter))
         return new
@@ -83,7 +85,7 @@ class Router:
                 self.fanouts.unsubscribed(client_id, subscription.filter)
             else:
                 self._leave((group, subscription.filter), client_id)
-            self._announcer.unsubscribed(subscription.filter, group)
+            self.announcer.unsubscribed(subscription.filter, group)
 
     def _join(self, key: GroupKey, member: Subscriber) -> None:
         client_id = member.client_id
@@ -117,7 +119,7 @@ class Router:
         """Announce how many members of a group are connected here."""
         group = self._groups[key]
         if group.members:
-            self._announcer.weigh(group.filter, group.name, group.weight)
+            self.announcer.weigh(group.filter, group.name, group.weight)
 
     def node_of(self, uid: int) -> NodeIdentity | None:
         """Return another node by its uid; ``None`` for an unknown one."""
@@ -126,19 +128,19 @@ class Router:
 
     def hold_route(self, filter: str) -> None:
         """Keep a route announced that has subscribers now, also without them, until :meth:`release_route`."""
-        self._announcer.subscribed(filter, None, 0, True)
+        self.announcer.subscribed(filter, None, 0, True)
 
     def release_route(self, filter: str) -> None:
         """End what :meth:`hold_route` began."""
-        self._announcer.unsubscribed(filter, None)
+        self.announcer.unsubscribed(filter, None)
 
     def announce(self) -> None:
         """Announce this node's routes now, not at the end of the turn."""
-        self._announcer.flush()
+        self.announcer.flush()
 
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the last subscription; returns those that do not know it yet."""
-        return self._announcer.known()
+        return self.announcer.known()
 
     def node_routes_changed(
         self, link: NodeLink, added: Sequence[RouteChange], removed: Sequence[RouteChange]
@@ -302,7 +304,7 @@ class Router:
         here_only = publication.here_only
         for group in groups:
             if group.nodes is not None and here_only is None:
-                link = group.elect()
+                link = self.election.elect(group)
                 if link is not None:
                     if elected is None:
                         elected = {}
@@ -356,7 +358,7 @@ class Router:
         :meth:`route` then delivers it to this node's subscribers, and to the shared subscriptions whose turn is here.
         """
         fanout = self.fanouts.get(publication.publish.topic)
-        elected, here = elect_nodes(fanout.groups)
+        elected, here = self.election.elect_all(fanout.groups)
         publication.here_only = frozenset(here)
         if fanout.links is not None or elected:
             self._forwarder.forward(publication, fanout.links or (), elected, again)
@@ -365,7 +367,7 @@ class Router:
     def forward_repeated(self, publication: Publication) -> bool:
         """Forward a message like :meth:`forward_again`, and serve the shared subscriptions once more."""
         fanout = self.fanouts.get(publication.publish.topic)
-        elected, here = elect_nodes(fanout.groups)
+        elected, here = self.election.elect_all(fanout.groups)
         accepted = True
         for key in here:
             accepted &= self.deliver_to_group(key, publication)

@@ -1,0 +1,44 @@
+"""Refuses settings that promise more than the cluster backend and the stores give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.services.cluster import ClusterBackend, Guarantee
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.turn.batch import Stores
+
+NO_LOSS: Final = "no_loss"
+SHARED_STORES: Final = "shared_stores"
+
+_PARTS: Final[Mapping[str, Sequence[str]]] = {NO_LOSS: ("single_owner", "acknowledged_delivery", SHARED_STORES)}
+
+
+def check_promises(
+    required: Sequence[str], backend: ClusterBackend, stores: Stores, providers: Mapping[str, str]
+) -> None:
+    """Raise :class:`AssemblyError` for the first promise of ``[broker] require`` that cannot be kept.
+
+    ``providers`` names the plugin of each family.
+    """
+    for promise in required:
+        for part in _PARTS.get(promise, (promise,)):
+            lacking = _lacking(part, backend, stores, providers)
+            if lacking:
+                needs = f"{promise} needs {part}" if part != promise else promise
+                raise AssemblyError(f"[broker] require: {needs}, but {lacking}")
+
+
+def _lacking(part: str, backend: ClusterBackend, stores: Stores, providers: Mapping[str, str]) -> str:
+    """Return who does not keep a promise; an empty text if it is kept."""
+    if part == SHARED_STORES:
+        for family, store in (("session", stores.session), ("queue", stores.queue), ("retain", stores.retain)):
+            if not store.is_shared:
+                return f"the {family} store of plugin {providers[family]!r} is this node's own"
+        return ""
+    if Guarantee[part.upper()] not in backend.guarantees:
+        return f"the cluster backend of plugin {providers['cluster']!r} does not promise it"
+    return ""
