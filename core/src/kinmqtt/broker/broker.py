@@ -143,7 +143,7 @@ class Broker:
         trimming = Trimming(self.buffers, self.runtime.queued, self.overload, assembly.clock.monotonic, assembly.trim)
         return {
             "sessions": self.sessions.expire,
-            "left behind": self.sessions.adopt_orphaned,
+            "left behind": self._adopt,
             "queues": self.sessions.expire_messages,
             "retained": self.retained.expire,
             "overload": self.overload.look,
@@ -298,6 +298,10 @@ class Broker:
     async def _sweep(self, now: float) -> None:
         """Drop fan-outs without subscribers."""
         self.fanouts.sweep()
+
+    async def _adopt(self, now: float) -> None:
+        """Adopt sessions of nodes that are gone."""
+        await self.sessions.adopt_orphaned(now)
 
     async def _retry(self, now: float) -> None:
         """Retry writes that a store could not commit."""

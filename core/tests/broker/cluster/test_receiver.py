@@ -9,7 +9,7 @@ import pytest
 from core_harness.batches import batch_of
 from core_harness.house import back, payloads
 from core_harness.nodes import Nodes
-from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, VERSION, RunHead, write_run
+from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, RunHead, batch_head, write_run
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V311, Publish
 from kinmqtt_spi.errors import MalformedBatch
@@ -30,7 +30,7 @@ def answer_to(nodes: Nodes, batch: bytes) -> list[bytes]:
 
 def of_v311(*packets: bytes, flags: int = PLAIN) -> bytes:
     """Returns a batch with one run of packets."""
-    pieces = [bytes((VERSION,))]
+    pieces = [batch_head(0)]
     write_run(RunHead(flags, Publisher("p"), 9, 1, 0), list(packets), pieces)
     return b"".join(pieces)
 

@@ -14,8 +14,8 @@ from kinmqtt.broker.forwarding.batch_format import (
     REFUSED,
     RETAINED,
     V5_PACKETS,
-    VERSION,
     RunHead,
+    batch_head,
     cut_packets,
     read_answer,
     read_batch,
@@ -48,7 +48,7 @@ runs = st.lists(st.tuples(heads, st.lists(packets, max_size=4)), max_size=4)
 
 def batch_of(several: list[tuple[RunHead, list[bytes]]]) -> bytes:
     """Returns the batch of some runs."""
-    pieces = [bytes((VERSION,))]
+    pieces = [batch_head(0)]
     for head, its in several:
         before = sum(map(len, pieces))
         assert write_run(head, its, pieces) == sum(map(len, pieces)) - before

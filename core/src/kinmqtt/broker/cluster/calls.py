@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.batch_format import PLAIN, VERSION, RunHead, cut_packets, read_batch, write_run
+from kinmqtt.broker.forwarding.batch_format import PLAIN, RunHead, batch_head, cut_packets, read_batch, write_run
 from kinmqtt.broker.forwarding.node_link import packet_of
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
@@ -93,7 +93,7 @@ class Calls:
         head = RunHead(
             flags | PLAIN, publication.publisher, publication.uid, publication.counter, age_ms, (), (client_id,)
         )
-        pieces = [VERSION.to_bytes(1, "big")]
+        pieces = [batch_head(0)]
         write_run(head, [packet], pieces)
         question = b"".join(pieces)
         for link in self._forwarder.links():

@@ -60,14 +60,14 @@ class Nodes:
         self._forwarder = services.forwarder
         self._sessions = services.sessions
         self._receiver = Receiver(self._runtime, services.router, services.resender, services.sessions)
-        self.rerouter = Rerouter(services, self._is_adopted)
+        self.rerouter = Rerouter(services, self.succeeded)
         services.forwarder.reroute_by(self.rerouter)
         self._runtime.turn.recovery.when_moved(self._follow)
         services.sessions.when_dropped(self._dropped)
         self._had_peers = False
         """Whether there was another node; it may own a session after it was taken for dead."""
-        self._succeeding: set[NodeLink] = set()
-        """The links of nodes that are gone and whose sessions may have no owner."""
+        self._succeeding: dict[NodeLink, list[Deferred[bool]]] = {}
+        """The links of nodes that are gone and whose sessions may have no owner; and who waits until they have."""
         self._moving: dict[str, tuple[str, ...]] = {}
         """By client id: the filters of a session that has moved, while messages are sent after it."""
 
@@ -121,12 +121,32 @@ class Nodes:
 
     async def _succeed(self, link: NodeLink) -> None:
         """Adopt what a node leaves behind; its routes are kept until all its sessions have new owners."""
-        self._succeeding.add(link)
-        await self._bury(link.node)
-        await self._until(lambda: self._is_adopted(link.node))
-        self._succeeding.discard(link)
-        self._forwarder.forget_routes(link)
-        self._router.invalidate()
+        waiting = self._succeeding[link] = []
+        try:
+            await self._bury(link.node)
+            is_adopted = await self._until(lambda: self._is_adopted(link.node))
+        except BaseException:
+            is_adopted = False
+            raise
+        finally:
+            del self._succeeding[link]
+            self._forwarder.forget_routes(link)
+            self._router.invalidate()
+            for each in waiting:
+                each.callback(is_adopted)
+
+    def succeeded(self, node: NodeIdentity) -> Deferred[bool]:
+        """Fires when the sessions of a node that is gone have new owners, whose routes are known here.
+
+        With ``False`` if that takes too long.
+        """
+        done: Deferred[bool] = Deferred()
+        for link, waiting in self._succeeding.items():
+            if link.node == node:
+                waiting.append(done)
+                return done
+        done.callback(True)
+        return done
 
     async def _until(self, condition: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Wait until a condition holds; returns ``False`` when it takes too long."""
@@ -257,7 +277,8 @@ class Nodes:
         uid = int.from_bytes(data, "big")
         if data == NOBODY and self._succeeding:
             return NO
-        await self._sessions.adopt_orphaned(self._runtime.clock.now())
+        if not await self._sessions.adopt_orphaned(self._runtime.clock.now()):
+            return NO
         link = self._forwarder.known_link(uid)
         await resolve(self._router.routes_known())
         return NO if link is not None else YES
@@ -267,9 +288,12 @@ class Nodes:
         store = self._runtime.stores.session
         if not store.is_shared:
             return True
-        await self._sessions.adopt_orphaned(self._runtime.clock.now())
-        if await resolve(store.owned_by(node, 1)):
+        if not await self._sessions.adopt_orphaned(self._runtime.clock.now()):
             return False
+        # Who adopted its sessions may be gone, too.
+        for gone in (node, *[link.node for link in self._succeeding]):
+            if await resolve(store.owned_by(gone, 1)):
+                return False
         return await self._all_answer_yes(node.uid.to_bytes(8, "big"))
 
     async def _all_answer_yes(self, question: bytes) -> bool:
@@ -279,7 +303,7 @@ class Nodes:
                 backend = self._forwarder.backend
                 answer = await resolve(backend.ask(link.node, ADOPTED, question, ASK_LIMIT_S))
             except NodeGone:
-                continue
+                return False  # What it had adopted has no owner.
             if answer != YES:
                 return False
         return True

@@ -20,6 +20,7 @@ from kinmqtt.broker.forwarding.batch_format import (
     cut_packets,
     packet_bounds,
     read_batch,
+    routes_version,
     write_answer,
 )
 from kinmqtt.broker.message.publication import Publication
@@ -102,11 +103,12 @@ class Receiver:
         packets = [cut_packets(batch, head.start, head.end) for head in runs]
         publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
         answer = Answer(turn.batch, publications)
+        is_old = routes_version(batch) < self._sessions.newest_arrival
         pending: list[Awaitable[object]] = []
         number = 0
         for head, several in zip(runs, publications, strict=True):
             statistics.from_nodes.value += len(several)
-            number = self._deliver_assured(head, several, number, answer, pending)
+            number = self._deliver_assured(head, several, is_old, number, answer, pending)
         if pending:
             return run(self._answer_later(answer, pending))
         return self._answer_when_committed(answer)
@@ -196,19 +198,22 @@ class Receiver:
         self,
         head: RunHead,
         publications: list[Publication],
+        is_old: bool,
         number: int,
         answer: Answer,
         pending: list[Awaitable[object]],
     ) -> int:
-        """Deliver a run whose first message has a number in its batch; returns the next number."""
+        """Deliver a run whose first message has a number in its batch; returns the next number.
+
+        ``is_old``: it was sent before a session arrived here, which may have got it where it was.
+        """
         is_plain = head.flags in _PLAIN_RUN
-        newest_arrival = self._sessions.newest_arrival
         for publication in publications:
             if head.flags & (CLIENTS | AGAIN) == 0 and self._resender.was_resent(publication):
                 pending.append(run(self._again(publication, head, number, answer)))
                 number += 1
                 continue
-            if publication.received_at <= newest_arrival and not head.flags & (CLIENTS | AGAIN):
+            if is_old and not head.flags & (CLIENTS | AGAIN):
                 pending.append(run(self._deliver_checked(publication, head, number, answer)))
                 number += 1
                 continue
@@ -267,12 +272,14 @@ class Receiver:
             answer.verdicts.append((number, REFUSED, "", ""))
 
     async def _deliver_checked(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
-        """Deliver a message that is older than the arrival of a session here, which may have got it where it was."""
+        """Deliver a message that was sent before a session arrived here, which may have got it where it was."""
         if head.flags & PLAIN:
             self._name_moved(publication, number, answer)
             kept = self._resender.kept_here(publication.publish.topic)
             if kept:
-                publication.had_by = await self._resender.who_has(publication, kept)
+                publication.had_by = kept
+                if not await self._resender.deliver_here(publication):
+                    answer.verdicts.append((number, REFUSED, "", ""))
         for name, filter in head.groups:
             if not self._router.has_members((name, filter)):
                 answer.verdicts.append((number, NO_MEMBER, name, filter))

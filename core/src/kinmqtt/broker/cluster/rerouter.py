@@ -40,13 +40,13 @@ LOOK_S: Final = 0.25
 class Rerouter(Rerouting):
     """Finds another way for messages, which keep their tickets: their publishers wait."""
 
-    def __init__(self, services: Services, adopted: Callable[[NodeIdentity], Coroutine[Any, Any, bool]]) -> None:
-        """``adopted`` tells whether no session of a node that is gone waits for an owner, as all nodes see it."""
+    def __init__(self, services: Services, succeeded: Callable[[NodeIdentity], Deferred[bool]]) -> None:
+        """``succeeded`` fires when a node that is gone has left no session without owner; ``False`` if it has."""
         self._services = services
         self._runtime = services.runtime
         self._forwarder = services.forwarder
         self._router = services.router
-        self._adopted = adopted
+        self._succeeded = succeeded
         self._orphaned: dict[NodeIdentity, list[Forwarded]] = {}
         """By node that is gone: messages that it has not answered."""
         self.held = 0
@@ -141,16 +141,7 @@ class Rerouter(Rerouting):
 
     async def _after_adoption(self, node: NodeIdentity) -> None:
         """Route the messages again that a dead node has not answered, once its sessions have new owners."""
-        clock = self._runtime.clock
-        deadline = clock.monotonic() + HELD_LIMIT_S
-        adopted = False
-        while not adopted and clock.monotonic() < deadline:
-            try:
-                adopted = await self._adopted(node)
-            except ServiceUnavailable:
-                adopted = False
-            if not adopted:
-                await pause(clock, LOOK_S)
+        adopted = await self._succeeded(node)
         messages = self._orphaned.pop(node)
         for message in messages:
             await self._finish(message, self._route_again(message, adopted))

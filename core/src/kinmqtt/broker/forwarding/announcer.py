@@ -80,6 +80,14 @@ class Announcer:
             route[2] = weight
             self._announce((filter, share_group))
 
+    def renew(self, filter: str, share_group: str | None) -> int:
+        """Announce a route again, whether it has changed or not; returns the version with which that is done.
+
+        Messages that another node has sent by an earlier version were not sent for a subscriber that came now.
+        """
+        self._announce((filter, share_group))
+        return self.version + 1
+
     def _announce(self, key: RouteKey) -> None:
         _, qos, weight, _ = self._routes[key]
         self._added[key] = RouteChange(key[0], key[1], qos, weight)

@@ -1,6 +1,6 @@
 """The format of a batch of messages from one node to another, and of its answer.
 
-    batch   = version (1 byte) · runs
+    batch   = version (1 byte) · version of the receiver's routes (8) · runs
     run     = flags (1) · length of the packets (4) · age in ms (4) · node uid (8) · counter (8) ·
               client id · user name, if there is one · targets, if they are named · PUBLISH packets
     text    = length (2) · UTF-8
@@ -9,7 +9,8 @@
 
 A run has consecutive messages of one publisher, with consecutive message ids. The packets are those that came from
 the publisher, untouched; their packet identifiers and their DUP flag mean nothing here. An age is how long ago the
-first of the messages was received: the clocks of two nodes are not compared.
+first of the messages was received: the clocks of two nodes are not compared. The version of the routes is the one by
+which the sender chose the receiver: a session that came later may have got the messages where it was.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from kinmqtt_spi.errors import MalformedBatch
 from kinmqtt_spi.values import Publisher
 
 VERSION: Final = 1
+
+_HEAD_BYTES: Final = 9
 
 V5_PACKETS: Final = 1
 """The packets are those of MQTT 5."""
@@ -83,6 +86,16 @@ class RunHead:
         return self.flags & V5_PACKETS != 0
 
 
+def batch_head(routes_version: int) -> bytes:
+    """Return the beginning of a batch."""
+    return VERSION.to_bytes(1, "big") + routes_version.to_bytes(8, "big")
+
+
+def routes_version(batch: bytes) -> int:
+    """Return the version of the receiver's routes that the sender of a batch knew; of a batch that was read."""
+    return int.from_bytes(batch[1:_HEAD_BYTES], "big")
+
+
 def write_run(head: RunHead, packets: list[bytes], into: list[bytes]) -> int:
     """Append a run to the pieces of a batch; returns its size in bytes."""
     length = 0
@@ -125,6 +138,7 @@ def read_batch(batch: bytes) -> list[RunHead]:
     version = reader.number(1)
     if version != VERSION:
         raise MalformedBatch(f"a batch of version {version}; this node reads version {VERSION}")
+    reader.number(8)
     runs = []
     while not reader.is_at_end:
         flags = reader.number(1)

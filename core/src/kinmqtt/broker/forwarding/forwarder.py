@@ -144,7 +144,7 @@ class Forwarder:
             routes.remove(link.number, route)
         for route in added:
             routes.put(link.number, route)
-        link.version = version
+        link.assured.routes_version = version
 
     def links_for(self, topic: str) -> tuple[LinkRoute, ...]:
         """Return the nodes with subscribers of a topic that are not in a shared subscription."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, V5_PACKETS, VERSION, GroupKey, RunHead, write_run
+from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, V5_PACKETS, GroupKey, RunHead, batch_head, write_run
 from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
@@ -19,7 +19,8 @@ from kinmqtt_spi.values import NodeIdentity, Publisher
 BATCH_BYTES: Final = 64 << 10
 """A batch that has reached this size is sent, and another one begun."""
 
-_FIRST_PIECE: Final = VERSION.to_bytes(1, "big")
+_FIRST_PIECE: Final = batch_head(0)
+"""The beginning of a QoS 0 batch: its messages may be delivered to whoever is there."""
 _PACKET_ID: Final = b"\x00\x01"
 """The packet identifier of a packet that this node writes; the other node ignores it."""
 
@@ -130,7 +131,20 @@ class PushOutbox(Outbox):
 class AssuredOutbox(Outbox):
     """The messages of a turn for one node that it must answer."""
 
-    __slots__ = ("_flags", "_heads", "_last", "_messages", "_now", "_run_bytes", "_send", "_starts", "_times", "node")
+    __slots__ = (
+        "_flags",
+        "_heads",
+        "_last",
+        "_messages",
+        "_now",
+        "_run_bytes",
+        "_send",
+        "_starts",
+        "_times",
+        "_version",
+        "node",
+        "routes_version",
+    )
 
     def __init__(self, node: NodeIdentity, now: Callable[[], float], send: SendAssured) -> None:
         """``now`` returns the time in seconds since the epoch."""
@@ -144,6 +158,10 @@ class AssuredOutbox(Outbox):
         """For each run the position of its first message."""
         self._times: list[float] = []
         """For each run when its messages were received."""
+        self.routes_version = 0
+        """The version of the node's routes."""
+        self._version = 0
+        """What it was when the first of the messages was noted."""
         self._last: Publication | None = None
         """The last message, if its run may be continued."""
         self._flags = 0
@@ -177,6 +195,8 @@ class AssuredOutbox(Outbox):
         ):
             self._run_bytes += len(packet)
         else:
+            if not self._heads:
+                self._version = self.routes_version
             head = RunHead(flags, publication.publisher, publication.uid, counter, 0, message.groups, message.clients)
             self._heads.append(head)
             self._starts.append(len(self._messages))
@@ -194,7 +214,7 @@ class AssuredOutbox(Outbox):
         starts, self._starts = self._starts, []
         times, self._times = self._times, []
         self._last = None
-        pieces = [_FIRST_PIECE]
+        pieces = [batch_head(self._version)]
         size_bytes = first = 0
         now = self._now()
         starts.append(len(messages))
@@ -204,7 +224,7 @@ class AssuredOutbox(Outbox):
             size_bytes += write_run(head, packets[starts[number] : end], pieces)
             if size_bytes >= BATCH_BYTES or end == len(messages):
                 self._send(b"".join(pieces), messages[first:end])
-                pieces = [_FIRST_PIECE]
+                pieces = [batch_head(self._version)]
                 size_bytes = 0
                 first = end
 
@@ -212,7 +232,7 @@ class AssuredOutbox(Outbox):
 class NodeLink:
     """The way to one other node."""
 
-    __slots__ = ("assured", "is_full", "is_gone", "node", "number", "push", "version")
+    __slots__ = ("assured", "is_full", "is_gone", "node", "number", "push")
 
     def __init__(self, node: NodeIdentity, number: int, push: PushOutbox, assured: AssuredOutbox) -> None:
         """``number`` is the node's in the route table."""
@@ -220,8 +240,6 @@ class NodeLink:
         self.number = number
         self.push = push
         self.assured = assured
-        self.version = 0
-        """The version of the node's routes."""
         self.is_full = False
         """Whether the link has no credit: those who publish to it are not read from."""
         self.is_gone = False

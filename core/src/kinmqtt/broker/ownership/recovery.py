@@ -73,8 +73,8 @@ class SessionRecovery:
             if cursor is None:
                 return restored
 
-    async def adopt_orphaned(self, now: float) -> None:
-        """Adopt orphaned sessions, whose nodes are gone; if that fails, the store returns them again.
+    async def adopt_orphaned(self, now: float) -> bool:
+        """Adopt orphaned sessions, whose nodes are gone; ``False`` if that failed: the store returns them again.
 
         A second call waits for the first: when it returns, what the store named to either is adopted.
         """
@@ -82,11 +82,12 @@ class SessionRecovery:
         try:
             adopted = await self._adopt_orphaned(patient=True)
         except (CommitFailed, ServiceUnavailable):
-            return
+            return False
         finally:
             self._adopting.release()
         if adopted:
             log.info("adopted {count} sessions of nodes that are gone", count=adopted)
+        return True
 
     async def _adopt_orphaned(self, patient: bool) -> int:
         """Adopt the orphaned sessions that the store names, concurrently; returns their number."""

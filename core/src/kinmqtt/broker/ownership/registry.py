@@ -35,8 +35,8 @@ class Registry:
     def __init__(self, runtime: Runtime, router: Router) -> None:
         self._runtime = runtime
         self._router = router
-        self.newest_arrival = 0.0
-        """When the last session came from a store, in seconds since the epoch: maybe from another node."""
+        self.newest_arrival = 0
+        """The version of the routes with which other nodes know of the last session that came from a store."""
         self.by_id: dict[str, Session] = {}
         self.connected = 0
         """The number of sessions that have a connection."""
@@ -108,7 +108,6 @@ class Registry:
         session.created_at = stored.created_at
         session.restore(state)
         self.by_id[stored.client_id] = session
-        self.newest_arrival = self._runtime.clock.now()
         for subscription in stored.subscriptions:
             refusal = self._runtime.rights.spaces.refusal(Action.SUBSCRIBE, subscription.filter)
             if refusal is not None:
@@ -118,6 +117,9 @@ class Registry:
                 continue
             session.add_subscription(subscription)
             self._router.subscribe(stored.client_id, subscription)
+        if session.subscriptions:
+            subscription = next(iter(session.subscriptions.values()))
+            self.newest_arrival = self._router.announcer.renew(subscription.filter, subscription.share_group)
         return session
 
     def node_of(self, uid: int) -> NodeIdentity | None:

@@ -66,8 +66,8 @@ class Sessions:
         self.on_commit_failed = failed_writes.on_commit_failed
 
     @property
-    def newest_arrival(self) -> float:
-        """When the last session came from a store, in seconds since the epoch: maybe from another node."""
+    def newest_arrival(self) -> int:
+        """The version of the routes with which other nodes know of the last session that came from a store."""
         return self._registry.newest_arrival
 
     @property
