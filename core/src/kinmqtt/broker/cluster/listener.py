@@ -135,18 +135,24 @@ class Nodes:
             for each in waiting:
                 each.callback(is_adopted)
 
-    def succeeded(self, node: NodeIdentity) -> Deferred[bool]:
-        """Fires when the sessions of a node that is gone have new owners, whose routes are known here.
+    async def succeeded(self, node: NodeIdentity) -> bool:
+        """Wait until the sessions of a node that is gone have new owners, whose routes are known here.
 
-        With ``False`` if that takes too long.
+        Returns ``False`` if that takes too long.
         """
-        done: Deferred[bool] = Deferred()
+
+        async def is_reported() -> bool:
+            return self._forwarder.known_link(node.uid) is None
+
+        # The backend may refuse messages for a node before it reports the node's end.
+        if not await self._until(is_reported):
+            return False
         for link, waiting in self._succeeding.items():
             if link.node == node:
+                done: Deferred[bool] = Deferred()
                 waiting.append(done)
-                return done
-        done.callback(True)
-        return done
+                return await done
+        return True
 
     async def _until(self, condition: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Wait until a condition holds; returns ``False`` when it takes too long."""

@@ -110,7 +110,7 @@ class Receiver:
             statistics.from_nodes.value += len(several)
             number = self._deliver_assured(head, several, is_old, number, answer, pending)
         if pending:
-            return run(self._answer_later(answer, pending))
+            return run(self._answer_later(answer, pending, turn.recovery.failed))
         return self._answer_when_committed(answer)
 
     # QoS 0
@@ -316,15 +316,21 @@ class Receiver:
         batch.on_commit_failed.append(lambda reason: done.errback(_not_committed(reason)))
         return done
 
-    async def _answer_later(self, answer: Answer, pending: list[Awaitable[object]]) -> bytes:
+    async def _answer_later(self, answer: Answer, pending: list[Awaitable[object]], failed: int) -> bytes:
+        """Answer when all is delivered and committed; ``failed`` batches were not committed before these messages."""
         outcomes: list[tuple[bool, Any]] = await DeferredList(
             [as_deferred(each) for each in pending], consumeErrors=True
         )
         for succeeded, failure in outcomes:
             if not succeeded:
                 failure.raiseException()
-        self._runtime.turn.touch()
-        return await self._answer_when_committed(answer)
+        turn = self._runtime.turn
+        turn.touch()
+        written = await self._answer_when_committed(answer)
+        if turn.recovery.failed != failed:
+            # One of the turns in between may have had a part of the messages.
+            raise _not_committed(ReasonCode.SERVER_UNAVAILABLE)
+        return written
 
 
 def _not_committed(reason: ReasonCode) -> ServiceUnavailable:

@@ -40,8 +40,8 @@ LOOK_S: Final = 0.25
 class Rerouter(Rerouting):
     """Finds another way for messages, which keep their tickets: their publishers wait."""
 
-    def __init__(self, services: Services, succeeded: Callable[[NodeIdentity], Deferred[bool]]) -> None:
-        """``succeeded`` fires when a node that is gone has left no session without owner; ``False`` if it has."""
+    def __init__(self, services: Services, succeeded: Callable[[NodeIdentity], Coroutine[Any, Any, bool]]) -> None:
+        """``succeeded`` waits until a node that is gone has left no session without owner; ``False`` if it has."""
         self._services = services
         self._runtime = services.runtime
         self._forwarder = services.forwarder

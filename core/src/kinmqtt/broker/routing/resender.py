@@ -88,13 +88,13 @@ class Resender:
         return await self._to_those_without(publication, self._router.fanout(publication.publish.topic).targets)
 
     async def deliver_to_session(self, publication: Publication, session: Session) -> bool:
-        """Deliver to one session, if it lacks the message and has a subscription for it."""
+        """Deliver to one session, if it lacks the message and has a subscription for it.
+
+        One that has only a shared subscription for it was chosen among its members before it moved.
+        """
         topic = publication.publish.topic
-        wanted = [
-            each
-            for each in session.subscriptions.values()
-            if each.share_group is None and matches(each.filter, topic)
-        ]
+        matching = [each for each in session.subscriptions.values() if matches(each.filter, topic)]
+        wanted = [each for each in matching if each.share_group is None] or matching[:1]
         return not wanted or await self._to_those_without(publication, [target_of(session, wanted)])
 
     async def _to_those_without(self, publication: Publication, targets: Sequence[Target]) -> bool:

@@ -47,10 +47,12 @@ class CommitFailed(Exception):
 class WriteRecovery:
     """Holds the writes that await a retry, and the callbacks for failed commits."""
 
-    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_moved", "_on_unopened", "_stores")
+    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_moved", "_on_unopened", "_stores", "failed")
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
+        self.failed = 0
+        """The number of batches that were not committed."""
         self._awaiting: dict[str, RetryWrites] = {}
         """By client id; added to later turns' writes, before them."""
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
@@ -181,6 +183,7 @@ class WriteRecovery:
         reason = getattr(error, "reason", None)
         if not isinstance(reason, ReasonCode):  # Errors of other libraries may have a reason too.
             reason = ReasonCode.SERVER_UNAVAILABLE
+        self.failed += 1
         self.await_retry(batch)
         acknowledged = (connection for connection, _, _ in batch.acknowledgements)
         for connection in (*batch.unfinished_publishers, *acknowledged):
