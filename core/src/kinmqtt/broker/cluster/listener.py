@@ -114,7 +114,7 @@ class Nodes:
         link = self._forwarder.known_link(member.node.uid)
         if link is not None:
             self._forwarder.remove_node(member.node)
-            self._router.node_gone(link)
+            self._router.invalidate()
             run(self._succeed(link)).addErrback(
                 lambda failure: log.failure("node {node} could not be buried", failure, node=member.node.name)
             )
@@ -131,7 +131,7 @@ class Nodes:
         finally:
             del self._succeeding[link]
             self._forwarder.forget_routes(link)
-            self._router.invalidate()
+            self._router.forget_node(link)
             for each in waiting:
                 each.callback(is_adopted)
 
@@ -228,8 +228,13 @@ class Nodes:
         """Send messages after a session that has a newer owner, for a while."""
         if not session.persistent or not self._had_peers:
             return
-        filters = tuple([each.filter for each in session.subscriptions.values() if each.share_group is None])
         client_id = session.client_id
+        subscriptions = session.subscriptions.values()
+        groups = [(each.share_group, each.filter) for each in subscriptions if each.share_group is not None]
+        for key in groups:
+            self._router.member_moved(key, client_id)
+            self._runtime.clock.later(MOVED_S, partial(self._router.forget_member, key, client_id))
+        filters = tuple([each.filter for each in subscriptions if each.share_group is None])
         if client_id in self._moving or not filters:
             return
         self._moving[client_id] = filters

@@ -220,9 +220,8 @@ class Receiver:
             if is_plain and self._deliver_simply(publication, number, answer):
                 number += 1
                 continue
-            for name, filter in head.groups:
-                if not self._router.has_members((name, filter)):
-                    answer.verdicts.append((number, NO_MEMBER, name, filter))
+            if head.groups:
+                self._name_empty(publication, head, number, answer)
             if head.clients:
                 pending.append(run(self._to_clients(publication, head.clients, number, answer)))
             elif head.flags & AGAIN:
@@ -257,6 +256,16 @@ class Receiver:
             answer.verdicts.append((number, REFUSED, "", ""))
         return True
 
+    def _name_empty(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
+        """Name the shared subscriptions of a message that have no member here; others are served."""
+        served = []
+        for key in head.groups:
+            if self._router.has_members(key):
+                served.append(key)
+            else:
+                answer.verdicts.append((number, NO_MEMBER, *key))
+        publication.here_only = frozenset(served)
+
     def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:
         """Name the clients that would get a message here, but whose sessions have moved."""
         links = self._fanouts.get(publication.publish.topic).links
@@ -280,9 +289,8 @@ class Receiver:
                 publication.had_by = kept
                 if not await self._resender.deliver_here(publication):
                     answer.verdicts.append((number, REFUSED, "", ""))
-        for name, filter in head.groups:
-            if not self._router.has_members((name, filter)):
-                answer.verdicts.append((number, NO_MEMBER, name, filter))
+        if head.groups:
+            self._name_empty(publication, head, number, answer)
         if await resolve(self._route(publication, head)) is Routed.REFUSED:
             answer.verdicts.append((number, REFUSED, "", ""))
 
@@ -291,7 +299,7 @@ class Receiver:
         if head.flags & PLAIN:
             self._name_moved(publication, number, answer)
             accepted = await self._resender.deliver_here(publication)
-        for key in head.groups:
+        for key in publication.here_only or ():
             accepted &= self._router.deliver_to_group(key, publication)
         if not accepted:
             answer.verdicts.append((number, REFUSED, "", ""))

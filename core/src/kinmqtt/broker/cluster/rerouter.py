@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.forwarding")
 
-MAX_ELECTIONS: Final = 3
+MAX_ELECTIONS: Final = 20
 """How often a message of a shared subscription is given to another node because the last one had no member."""
 
 HELD_LIMIT_S: Final = 30.0
@@ -95,15 +95,19 @@ class Rerouter(Rerouting):
         log.failure("a message could not be sent on", failure)
 
     async def _elect_again(self, message: Forwarded, key: tuple[str, str]) -> None:
+        if message.elections:
+            await pause(self._runtime.clock, LOOK_S)
         group = self._router.group(key)
-        if group is None or message.elections >= MAX_ELECTIONS:
+        if group is None:
             return
+        if message.elections >= MAX_ELECTIONS:
+            raise ServiceUnavailable(f"no node has a member of {group.name!r}", ReasonCode.SERVER_BUSY)
         link = self._router.election.elect(group)
         publication = message.publication
         if link is not None:
             again = Forwarded(publication, message.ticket, False, (key,), elections=message.elections + 1)
             self._forwarder.send(link, again)
-        elif group.members:
+        elif group.members or group.moved:
             if not self._router.deliver_to_group(key, publication):
                 message.ticket.is_refused = True
             await self._runtime.turn.committed()

@@ -13,7 +13,7 @@ from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.services.session import Claim
+from kinmqtt_spi.services.session import Claim, StoredSession
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.claims import Claims
@@ -60,18 +60,26 @@ class SessionRecovery:
         while True:
             page = await resolve(runtime.stores.session.iterate(cursor, SESSIONS_AT_ONCE))
             for _epoch, stored in page.sessions:
-                if stored.client_id in page.elsewhere or self._registry.get(stored.client_id) is not None:
-                    continue
-                now = runtime.clock.now()
-                claim = await resolve(runtime.stores.session.claim(stored.client_id, runtime.node))
-                if claim.session is None:
-                    continue
-                self._registry.adopt(claim, claim.session, await resolve(runtime.stores.queue.load(stored.client_id)))
-                restored += 1
-                self._registry.write(release_of(stored, claim.epoch, now))
+                if stored.client_id not in page.elsewhere:
+                    restored += await self._restore(stored)
             cursor = page.cursor
             if cursor is None:
                 return restored
+
+    async def _restore(self, stored: StoredSession) -> bool:
+        """Adopt one stored session; ``False`` if it is here already, or has ended."""
+        runtime, client_id = self._runtime, stored.client_id
+        # In a cluster, other nodes' sessions are adopted at the same time.
+        async with self._registry.locks.of(client_id):
+            if self._registry.get(client_id) is not None:
+                return False
+            now = runtime.clock.now()
+            claim = await resolve(runtime.stores.session.claim(client_id, runtime.node))
+            if claim.session is None:
+                return False
+            self._registry.adopt(claim, claim.session, await resolve(runtime.stores.queue.load(client_id)))
+            self._registry.write(release_of(stored, claim.epoch, now))
+            return True
 
     async def adopt_orphaned(self, now: float) -> bool:
         """Adopt orphaned sessions, whose nodes are gone; ``False`` if that failed: the store returns them again.

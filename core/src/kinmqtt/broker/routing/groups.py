@@ -16,13 +16,26 @@ GroupKey = tuple[str, str]
 class Group:
     """One shared subscription; all fan-outs of topics that match its filter refer to this object."""
 
-    __slots__ = ("_candidates", "_connected", "_scores", "_targets", "filter", "members", "name", "nodes", "turn")
+    __slots__ = (
+        "_candidates",
+        "_connected",
+        "_scores",
+        "_targets",
+        "filter",
+        "members",
+        "moved",
+        "name",
+        "nodes",
+        "turn",
+    )
 
     def __init__(self, name: str, filter: str) -> None:
         self.name = name
         self.filter = filter
         self.members: dict[str, Subscriber] = {}
         """By client id, in the order in which they joined."""
+        self.moved: list[str] = []
+        """The client ids of members that have moved to another node a while ago, whose routes may not be known."""
         self._connected: set[str] = set()
         self._candidates: tuple[Subscriber, ...] | None = None
         self._targets: dict[str, Target] = {}
@@ -69,6 +82,10 @@ class Group:
             weights[link] = connected
         for node in skipped:
             weights.pop(node, None)
+        living = {node: weight for node, weight in weights.items() if node is None or not node.is_gone}
+        if living:
+            # Else a node that is gone: the message waits until its members have a new owner.
+            weights = living
         if not weights:
             return None
         total = sum(weights.values())

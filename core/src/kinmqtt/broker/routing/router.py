@@ -111,7 +111,7 @@ class Router:
             del self._groups_of[client_id]
 
     def _end_if_empty(self, key: GroupKey, group: Group) -> None:
-        if not group.members and group.nodes is None:
+        if not group.members and group.nodes is None and not group.moved:
             del self._groups[key]
             self.fanouts.group_ended(key)
 
@@ -155,7 +155,7 @@ class Router:
                 self._set_group_node((route.share_group, route.filter), link, route.weight)
             self.fanouts.links_changed(route.filter)
 
-    def node_gone(self, link: NodeLink) -> None:
+    def forget_node(self, link: NodeLink) -> None:
         """Remove a node that is gone from all groups; fan-outs are built anew."""
         for key, group in tuple(self._groups.items()):
             if group.nodes is not None and link in group.nodes:
@@ -312,7 +312,7 @@ class Router:
                     continue
             elif here_only is not None and (group.name, group.filter) not in here_only:
                 continue
-            accepted &= self._shared.deliver_to_group(group, publication, after_commit)
+            accepted &= self._serve(group, publication, after_commit)
         if here_only is None and (links is not None or elected is not None):
             accepted &= self._forward(publication, links or (), elected, after_commit)
         return _DELIVERED if accepted else Routed.REFUSED
@@ -387,7 +387,27 @@ class Router:
     def deliver_to_group(self, key: GroupKey, publication: Publication) -> bool:
         """Deliver a message to a member of a shared subscription on this node; ``False`` if a queue refused it."""
         group = self._groups.get(key)
-        return group is None or self._shared.deliver_to_group(group, publication, False)
+        return group is None or self._serve(group, publication, False)
+
+    def _serve(self, group: Group, publication: Publication, after_commit: bool) -> bool:
+        """Deliver to a member of a group here; if all have moved, to one of them where it is now."""
+        if not group.members and group.moved and publication.publish.qos:
+            self._forwarder.follow(publication, group.moved[0])
+            return True
+        return self._shared.deliver_to_group(group, publication, after_commit)
+
+    def member_moved(self, key: GroupKey, client_id: str) -> None:
+        """Remember a member of a shared subscription whose session has moved, until :meth:`forget_member`."""
+        group = self._groups.get(key)
+        if group is not None:
+            group.moved.append(client_id)
+
+    def forget_member(self, key: GroupKey, client_id: str) -> None:
+        """End what :meth:`member_moved` began."""
+        group = self._groups.get(key)
+        if group is not None and client_id in group.moved:
+            group.moved.remove(client_id)
+            self._end_if_empty(key, group)
 
     def route_from_node(self, publication: Publication, is_plain: bool) -> Maybe[Routed]:
         """Deliver a message from another node to subscribers of this one.
