@@ -16,7 +16,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.retain import retained_bytes
 from kinmqtt_spi.settings import setting
-from kinmqtt_spi.values import THE_BROKER, Maybe, MessageId, Publisher
+from kinmqtt_spi.values import THE_BROKER, Maybe, Publisher
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context, Timer
@@ -227,7 +227,8 @@ class Delayed:
 
     def _hold(self, context: Context, client: Client, message: Message, delay_s: int) -> Drop | Reject:
         # The message expiry begins when it is published, or a long delay would exceed it.
-        held = message.received(MessageId(0, 0), 0.0, None)
+        # The id stays: who publishes it in the place of this node must not deliver it twice.
+        held = message.received(message.id, 0.0, None)
         # Check the bounds before packing the message.
         full = self._bound_reached(client.client_id, client.quota_key, held.size_bytes)
         if full is not None:

@@ -1,6 +1,6 @@
 """Batches as another node writes them."""
 
-from kinmqtt.broker.forwarding.batch_format import PLAIN, V5_PACKETS, VERSION, RunHead, write_run
+from kinmqtt.broker.forwarding.batch_format import PLAIN, V5_PACKETS, RunHead, batch_head, write_run
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt_spi.values import Message
@@ -10,7 +10,7 @@ def batch_of(
     *messages: Message, flags: int = PLAIN, age_ms: int = 0, groups: tuple[tuple[str, str], ...] = ()
 ) -> bytes:
     """Returns a batch with a run for each message."""
-    pieces = [bytes((VERSION,))]
+    pieces = [batch_head(0)]
     for message in messages:
         publish = Publish.build(
             message.topic,

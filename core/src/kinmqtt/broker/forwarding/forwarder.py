@@ -96,7 +96,9 @@ class Forwarder:
         if link is None:
             number = self.routes.add_node()
             push = PushOutbox(node, self._runtime.message_ids, partial(self._push, node))
-            link = NodeLink(node, number, push, AssuredOutbox(node, self._runtime.now, partial(self._deliver, node)))
+            own_uid = self._runtime.message_ids.uid
+            assured = AssuredOutbox(node, own_uid, self._runtime.now, partial(self._deliver, node))
+            link = NodeLink(node, number, push, assured)
             self._links[node.uid] = self._by_number[number] = link
         return link
 

@@ -137,6 +137,7 @@ class AssuredOutbox(Outbox):
         "_last",
         "_messages",
         "_now",
+        "_own_uid",
         "_run_bytes",
         "_send",
         "_starts",
@@ -146,9 +147,10 @@ class AssuredOutbox(Outbox):
         "routes_version",
     )
 
-    def __init__(self, node: NodeIdentity, now: Callable[[], float], send: SendAssured) -> None:
+    def __init__(self, node: NodeIdentity, own_uid: int, now: Callable[[], float], send: SendAssured) -> None:
         """``now`` returns the time in seconds since the epoch."""
         super().__init__()
+        self._own_uid = own_uid
         self.node = node
         self._now = now
         self._send = send
@@ -197,6 +199,8 @@ class AssuredOutbox(Outbox):
         else:
             if not self._heads:
                 self._version = self.routes_version
+            if publication.uid != self._own_uid:
+                self._version = 0  # A node that is gone had kept it, and may have sent it.
             head = RunHead(flags, publication.publisher, publication.uid, counter, 0, message.groups, message.clients)
             self._heads.append(head)
             self._starts.append(len(self._messages))

@@ -18,7 +18,7 @@ from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import as_deferred, pause, resolve, run
 from kinmqtt.hooks.messages import check_message
-from kinmqtt_spi.values import Maybe, Message, Subscription
+from kinmqtt_spi.values import Maybe, Message, MessageId, Subscription
 
 if TYPE_CHECKING:
     from kinmqtt.broker.message.ticket import Ticket
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session.session import Session
     from kinmqtt.broker.turn.ports import Peer
 
+
+NO_ID: Final = MessageId(0, 0)
 
 SYS_PREFIX: Final = "$SYS/"
 """Topics of one node: other nodes have their own."""
@@ -223,9 +225,13 @@ class MessagePublisher:
         return await resolve(self._router.route(publication, after_commit=after_commit, connection=connection))
 
     def completed(self, message: Message) -> Message:
-        """Return the message as received now, with an id and the time from which its expiry counts."""
+        """Return the message as received now, with an id and the time from which its expiry counts.
+
+        One that was kept has its id from the node that kept it, and may have been published there.
+        """
         if message.received_at:
             return message
         now = self._runtime.clock.now()
         interval = message.properties.message_expiry_interval
-        return message.received(self._runtime.message_ids.mint(), now, None if interval is None else now + interval)
+        id = self._runtime.message_ids.mint() if message.id == NO_ID else message.id
+        return message.received(id, now, None if interval is None else now + interval)

@@ -100,7 +100,7 @@ class Node:
         self.clock = NodeClock(schedule)
         self.access = StoreAccess(self.clock, random)
         self.link = NetworkNode(network, Logger("kinmqtt.world"), drive, DeferredResult, guarantees=GUARANTEES)
-        sessions = NodeSessions(stores, self.identity, self.access, self.clock)
+        sessions = self._sessions = NodeSessions(stores, self.identity, self.access, self.clock)
         queues = NodeQueues(stores, sessions, self.access)
         self.harness = BrokerHarness(
             plugins={"world": Services(sessions, queues, NodeRetained(stores, self.access), self.link)},
@@ -147,6 +147,8 @@ class Node:
                 self.problem = result
             if self.is_alive:
                 self.end()
+                # It gives its lease up, as one does that ends in good order.
+                self._sessions.shared.bury(self.identity)
                 when_stopped()
 
         Deferred.fromCoroutine(self.harness.broker.stop()).addBoth(stopped)
