@@ -20,6 +20,7 @@ from kinmqtt.broker.routing.incremental_fanout import IncrementalFanout
 from kinmqtt.broker.routing.target import merge, sort_targets
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.subscription import SubscriptionIndex
+from kinmqtt_spi.topics import matches as filter_matches
 from kinmqtt_spi.values import Subscription
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Fanouts:
         "_weight",
         "generation",
         "is_busy",
+        "moved_groups",
     )
 
     def __init__(
@@ -111,6 +113,8 @@ class Fanouts:
         self._index = index
         self._session_of = session_of
         self._groups = groups
+        self.moved_groups: dict[GroupKey, Group] = {}
+        """The shared subscriptions with members that have moved to another node a while ago."""
         self._large = large
         self._cached: OrderedDict[str, Fanout] = OrderedDict()
         """By topic, in the order of last validation."""
@@ -224,6 +228,9 @@ class Fanouts:
         """Build a fan-out from the index, and cache it."""
         matches = self._index.match(topic)
         groups = {key: self._groups[key] for key in matches.groups}
+        for key, group in self.moved_groups.items():
+            if filter_matches(key[1], topic):
+                groups[key] = group
         links: tuple[LinkRoute, ...] | None = None
         if not self._forwarder.is_alone:
             links = self._links_for(topic)

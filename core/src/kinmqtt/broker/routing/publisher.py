@@ -100,8 +100,9 @@ class MessagePublisher:
         turn = self._runtime.turn
         turn.touch()
         publication = Publication.of(message)
-        if not self._resender.is_alone:
-            # The other nodes come first: after the commit here nobody would publish it again.
+        if not self._resender.is_alone or publication.uid != self._runtime.message_ids.uid:
+            # The other nodes come first: after the commit here nobody would publish it again. What another process
+            # has kept, it may have published.
             await self._publish_first_elsewhere(publication, again)
         await resolve(self.take(publication, after_commit=True))
         along()

@@ -401,12 +401,17 @@ class Router:
         group = self._groups.get(key)
         if group is not None:
             group.moved.append(client_id)
+            self.fanouts.moved_groups[key] = group
+            self.fanouts.links_changed(group.filter)
 
     def forget_member(self, key: GroupKey, client_id: str) -> None:
         """End what :meth:`member_moved` began."""
         group = self._groups.get(key)
         if group is not None and client_id in group.moved:
             group.moved.remove(client_id)
+            if not group.moved:
+                del self.fanouts.moved_groups[key]
+                self.fanouts.links_changed(group.filter)
             self._end_if_empty(key, group)
 
     def route_from_node(self, publication: Publication, is_plain: bool) -> Maybe[Routed]:
