@@ -10,7 +10,7 @@ def batch_of(
     *messages: Message, flags: int = PLAIN, age_ms: int = 0, groups: tuple[tuple[str, str], ...] = ()
 ) -> bytes:
     """Returns a batch with a run for each message."""
-    pieces = [batch_head(0)]
+    pieces = [batch_head(1)]
     for message in messages:
         publish = Publish.build(
             message.topic,

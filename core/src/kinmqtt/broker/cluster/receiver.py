@@ -103,7 +103,8 @@ class Receiver:
         packets = [cut_packets(batch, head.start, head.end) for head in runs]
         publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
         answer = Answer(turn.batch, publications)
-        is_old = routes_version(batch) < self._sessions.newest_arrival
+        version = routes_version(batch)
+        is_old = version < self._sessions.newest_arrival or not version
         pending: list[Awaitable[object]] = []
         number = 0
         for head, several in zip(runs, publications, strict=True):
@@ -257,13 +258,17 @@ class Receiver:
         return True
 
     def _name_empty(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
-        """Name the shared subscriptions of a message that have no member here; others are served."""
+        """Name the shared subscriptions of a message that have no member here; others are served.
+
+        One whose members have moved from here names one of them: others may not know its new node yet.
+        """
         served = []
         for key in head.groups:
             if self._router.has_members(key):
                 served.append(key)
-            else:
-                answer.verdicts.append((number, NO_MEMBER, *key))
+                continue
+            moved = self._router.moved_member(key)
+            answer.verdicts.append((number, NO_MEMBER, *key) if moved is None else (number, MOVED, moved, ""))
         publication.here_only = frozenset(served)
 
     def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:

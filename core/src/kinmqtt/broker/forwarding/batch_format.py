@@ -10,7 +10,8 @@
 A run has consecutive messages of one publisher, with consecutive message ids. The packets are those that came from
 the publisher, untouched; their packet identifiers and their DUP flag mean nothing here. An age is how long ago the
 first of the messages was received: the clocks of two nodes are not compared. The version of the routes is the one by
-which the sender chose the receiver: a session that came later may have got the messages where it was.
+which the sender chose the receiver: a session that came later may have got the messages where it was. It is 0 if any
+session may have got them.
 """
 
 from __future__ import annotations

@@ -169,7 +169,9 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if not ruling.decision.allowed:
         rights.report_denial(request, ruling)
         raise Refused(ruling.decision.reason, "the will is not authorized", by=ruling.by)
-    return Will(message, properties.will_delay_interval or 0)
+    # It has an id now: who publishes it in the place of this node must not deliver it twice.
+    kept = message.received(connection.runtime.message_ids.mint(), 0.0, None)
+    return Will(kept, properties.will_delay_interval or 0)
 
 
 async def _open_session(

@@ -52,6 +52,8 @@ class Retained:
         self._runtime = runtime
         self._epoch_of = epoch_of
         self._latest = 0.0
+        self._last = (0.0, 0, 0)
+        """The version of the last write."""
         self._own: RetainStore | None = MemoryRetainStore() if runtime.stores.retain.is_shared else None
         """The messages below ``$SYS/``, where nodes share a retain store: they tell of this node."""
         self._unsent: dict[Session, deque[Subscription]] = {}
@@ -199,7 +201,12 @@ class Retained:
             # Written by another broker whose clock is ahead, or a deletion before a restart.
             self._latest = nextafter(newest, inf)
         self._latest = max(self._latest, message.received_at)
-        version = RetainVersion(self._latest, message.id.node, message.id.counter)
+        counter = (message.id.node, message.id.counter)
+        if (self._latest, *counter) <= self._last:
+            # One that was kept has an earlier id: a will, or a delayed message.
+            self._latest = nextafter(self._latest, inf)
+        self._last = (self._latest, *counter)
+        version = RetainVersion(*self._last)
         batch = self._runtime.turn.batch
         batch.retain.append(RetainWrite(message, version, expected))
         size_bytes = retained_bytes(message)

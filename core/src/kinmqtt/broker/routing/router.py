@@ -101,7 +101,7 @@ class Router:
         if group is None:
             return
         group.remove(client_id)
-        if group.members:
+        if group.members or group.moved:
             self._weigh(key)
         else:
             self._end_if_empty(key, group)
@@ -118,7 +118,7 @@ class Router:
     def _weigh(self, key: GroupKey) -> None:
         """Announce how many members of a group are connected here."""
         group = self._groups[key]
-        if group.members:
+        if group.members or group.moved:
             self.announcer.weigh(group.filter, group.name, group.weight)
 
     def node_of(self, uid: int) -> NodeIdentity | None:
@@ -400,9 +400,17 @@ class Router:
         """Remember a member of a shared subscription whose session has moved, until :meth:`forget_member`."""
         group = self._groups.get(key)
         if group is not None:
+            if not group.moved:
+                # Until the others know the new owner's route, they must send here.
+                self.announcer.subscribed(group.filter, group.name, 0, True)
             group.moved.append(client_id)
             self.fanouts.moved_groups[key] = group
             self.fanouts.links_changed(group.filter)
+
+    def moved_member(self, key: GroupKey) -> str | None:
+        """Return a member of a shared subscription that has moved from here, if there is one."""
+        group = self._groups.get(key)
+        return None if group is None or not group.moved else group.moved[0]
 
     def forget_member(self, key: GroupKey, client_id: str) -> None:
         """End what :meth:`member_moved` began."""
@@ -410,6 +418,7 @@ class Router:
         if group is not None and client_id in group.moved:
             group.moved.remove(client_id)
             if not group.moved:
+                self.announcer.unsubscribed(group.filter, group.name)
                 del self.fanouts.moved_groups[key]
                 self.fanouts.links_changed(group.filter)
             self._end_if_empty(key, group)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kinmqtt.testing.world.mutations import MUTATIONS, find
 from kinmqtt.testing.world.plan import make_plan
 from kinmqtt.testing.world.search import run_plan, run_seed
 
@@ -19,12 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0:150", help="the first seed and the one after the last (default: 0:150)")
     parser.add_argument("--trace", type=Path, help="write what happens in the first seed to this file, and no more")
     parser.add_argument("--whole", action="store_true", help="do not shorten the plans that break a promise")
+    parser.add_argument(
+        "--mutations", action="store_true", help="put mistakes into the broker, and print which seed finds each"
+    )
     options = parser.parse_args(arguments)
     first, _, end = options.seeds.partition(":")
     try:
         seeds = range(int(first), int(end or int(first) + 1))
     except ValueError:
         parser.error(f"--seeds {options.seeds}: two numbers are wanted, for example 0:150")
+    if options.mutations:
+        return _find_mutations(seeds)
     if options.trace is not None:
         world = run_plan(make_plan(seeds[0]))
         options.trace.write_text("".join(f"{line}\n" for line in world.trace), encoding="utf-8")
@@ -38,6 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(failure, flush=True)
     print(f"{len(seeds)} seeds in {time.monotonic() - began:.0f} s, {broken} of them break a promise")
     return int(bool(broken))
+
+
+def _find_mutations(seeds: range) -> int:
+    """Print the first seed that finds each mistake; returns 1 if one is not found."""
+    missed = 0
+    for name in MUTATIONS:
+        failure = find(name, seeds)
+        found = "not found" if failure is None else f"seed {failure.plan.seed}: {failure.violations[0]}"
+        missed += failure is None
+        print(f"{name}: {found}", flush=True)
+    return int(bool(missed))
 
 
 if __name__ == "__main__":
