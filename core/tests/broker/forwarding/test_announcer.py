@@ -54,3 +54,16 @@ def test_what_is_announced_is_what_there_is(steps: list[tuple[str, int, int]]) -
     assert {int(route.filter) for route in backend.routes.values()} == {number for number, its in held.items() if its}
     assert all(route.qos >= max(held[int(route.filter)]) for route in backend.routes.values())
     assert backend.versions == sorted(set(backend.versions))
+
+
+def test_a_route_that_is_announced_again_gets_a_version_of_its_own() -> None:
+    """Batches that were sent by an earlier one were not sent for the session that came with it."""
+    backend = Told()
+    later: list[Callable[[], object]] = []
+    announcer = Announcer(backend, later.append)
+    announcer.subscribed("a", None, 1, True)
+    announcer.flush()
+
+    assert announcer.renew("a", None) == 2
+    announcer.flush()
+    assert backend.versions == [1, 2]

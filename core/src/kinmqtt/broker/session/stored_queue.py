@@ -89,7 +89,18 @@ class StoredQueue(SessionQueue):
             self._make_room()
         if self.count and not self._reading and session.can_send:
             room = min(READ_AT_ONCE, session.outgoing.capacity_for(self.size_bytes // self.count))
+            cursor = self.cursor
             self._read(room + len(self._evicted), self._send)
+            self._pump_after_commit(cursor)
+
+    def _pump_after_commit(self, cursor: int) -> None:
+        """Read again after the commit, if nothing was found: what is counted is written with this turn.
+
+        The session could not send when it was added, and can now.
+        """
+        turn = self._runtime.turn
+        if self.cursor == cursor and not self._reading and turn.writes_for(self._session.client_id):
+            turn.batch.after_commit.append(self._pump_again)
 
     def _send(self, entries: Sequence[Entry]) -> None:
         session = self._session
