@@ -41,6 +41,9 @@ TELL_LIMIT_S: Final = 30.0
 MAX_UNTOLD_BYTES: Final = 1 << 20
 """How much of what plugins tell may be under way to one node; more is dropped and counted."""
 
+TOLD_OBJECT_BYTES: Final = 4096
+"""What a message that a plugin tells takes besides its bytes: the objects that wait for the answer."""
+
 _RESULTS: Final[Mapping[bytes, DeliveryResult]] = {
     b"\0": DeliveryResult.NO_SESSION,
     b"\1": DeliveryResult.TAKEN,
@@ -133,6 +136,8 @@ class Calls:
             publish = decode_publish(*packets[0], version)
         except RemoteError as error:
             raise MalformedBatch(f"a packet that can't be read: {error.text}") from None
+        if not publish.topic:
+            raise MalformedBatch("a packet without a topic")
         received_at = self._runtime.now() - head.age_ms / 1000
         publication = Publication(publish, version, head.publisher, received_at, self._runtime.message_ids)
         publication.use_number(head.uid, head.counter)
@@ -183,7 +188,7 @@ class Calls:
             reason = ReasonCode(data[0])
         except ValueError:
             raise MalformedBatch(f"{data[0]:#x} is no reason code") from None
-        if rest or reason < 0x80:
+        if rest or reason < 0x80 or "\0" in text + client_id:
             raise MalformedBatch("a disconnect that can't be read")
         self._runtime.turn.touch()
         return b"\1" if self._disconnect_here(client_id, reason, text) else b"\0"
@@ -195,12 +200,13 @@ class Calls:
         if len(data) > MAX_TOLD_BYTES:
             raise ValueError(f"{len(data)} bytes can't be told: at most {MAX_TOLD_BYTES} can")
         question = _text(plugin) + data
+        size_bytes = len(question) + TOLD_OBJECT_BYTES
         for link in self._forwarder.links():
             waiting = self._under_way.get(link.node.uid, 0)
-            if waiting + len(question) > MAX_UNTOLD_BYTES:
+            if waiting + size_bytes > MAX_UNTOLD_BYTES:
                 self._drop(plugin, link.node, "too much is under way")
                 continue
-            self._under_way[link.node.uid] = waiting + len(question)
+            self._under_way[link.node.uid] = waiting + size_bytes
             run(self._tell(plugin, link.node, question))
 
     async def _tell(self, plugin: str, node: NodeIdentity, question: bytes) -> None:
@@ -211,7 +217,7 @@ class Calls:
         except ServiceUnavailable as error:
             self._drop(plugin, node, str(error))
         finally:
-            left = self._under_way[node.uid] - len(question)
+            left = self._under_way[node.uid] - len(question) - TOLD_OBJECT_BYTES
             if left:
                 self._under_way[node.uid] = left
             else:

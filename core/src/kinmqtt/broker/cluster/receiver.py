@@ -258,17 +258,13 @@ class Receiver:
         return True
 
     def _name_empty(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
-        """Name the shared subscriptions of a message that have no member here; others are served.
-
-        One whose members have moved from here names one of them: others may not know its new node yet.
-        """
+        """Name the shared subscriptions of a message that have no member here; others are served."""
         served = []
         for key in head.groups:
             if self._router.has_members(key):
                 served.append(key)
-                continue
-            moved = self._router.moved_member(key)
-            answer.verdicts.append((number, NO_MEMBER, *key) if moved is None else (number, MOVED, moved, ""))
+            else:
+                answer.verdicts.append((number, NO_MEMBER, *key))
         publication.here_only = frozenset(served)
 
     def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kinmqtt.broker.message.publication import Publication
+    from kinmqtt.broker.routing.groups import Group
     from kinmqtt.broker.services import Services
 
 log = Logger("kinmqtt.forwarding")
 
-MAX_ELECTIONS: Final = 20
+MAX_ELECTIONS: Final = 120
 """How often a message of a shared subscription is given to another node because the last one had no member."""
+
+NOBODY_AFTER: Final = 4
+"""After so many looks at all nodes, one soon after the other, what none of them has is nowhere."""
 
 HELD_LIMIT_S: Final = 30.0
 """How long a message waits for the adoption of a dead node's sessions, or for the owner of a session that moved."""
@@ -52,9 +56,9 @@ class Rerouter(Rerouting):
         self.held = 0
         """The number of messages that wait here."""
 
-    def elect_again(self, message: Forwarded, group: tuple[str, str]) -> None:
+    def elect_again(self, message: Forwarded, group: tuple[str, str], node: NodeIdentity | None) -> None:
         self._runtime.statistics.rerouted["no_member"].value += 1
-        self._begin(message, self._elect_again(message, group))
+        self._begin(message, self._elect_again(message, group, node))
 
     def redirect(self, message: Forwarded, client_id: str) -> None:
         self._runtime.statistics.rerouted["moved"].value += 1
@@ -94,23 +98,44 @@ class Rerouter(Rerouting):
     def _log_failure(failure: Any) -> None:
         log.failure("a message could not be sent on", failure)
 
-    async def _elect_again(self, message: Forwarded, key: tuple[str, str]) -> None:
-        if message.elections:
-            await pause(self._runtime.clock, LOOK_S)
-        group = self._router.group(key)
-        if group is None:
-            return
-        if message.elections >= MAX_ELECTIONS:
-            raise ServiceUnavailable(f"no node has a member of {group.name!r}", ReasonCode.SERVER_BUSY)
-        link = self._router.election.elect(group)
-        publication = message.publication
+    async def _elect_again(
+        self, message: Forwarded, key: tuple[str, str], refused_by: NodeIdentity | None = None
+    ) -> None:
+        """Elect another node than the one which had no member, until one has."""
+        for number in range(message.elections, MAX_ELECTIONS):
+            if number > message.elections:
+                await pause(self._runtime.clock, LOOK_S)
+            group = self._router.group(key)
+            if group is None:
+                return
+            if self._elect(message, group, number, refused_by):
+                await self._runtime.turn.committed()
+                return
+            refused_by = None
+            if number >= NOBODY_AFTER and self._knows_all:
+                return  # Its members have moved away, and have left it.
+        raise ServiceUnavailable(f"no node has a member of {key[0]!r}", ReasonCode.SERVER_BUSY)
+
+    def _elect(self, message: Forwarded, group: Group, number: int, refused_by: NodeIdentity | None) -> bool:
+        """Give a message to a node with members; ``False`` if none is known but the one that has none."""
+        key = (group.name, group.filter)
+        skipped = {link for link in group.nodes or () if link.node == refused_by}
+        link = self._router.election.elect(group, skipped)
         if link is not None:
-            again = Forwarded(publication, message.ticket, False, (key,), elections=message.elections + 1)
+            again = Forwarded(message.publication, message.ticket, False, (key,), elections=number + 1)
             self._forwarder.send(link, again)
-        elif group.members or group.moved:
-            if not self._router.deliver_to_group(key, publication):
+        elif group.members:
+            if not self._router.deliver_to_group(key, message.publication):
                 message.ticket.is_refused = True
-            await self._runtime.turn.committed()
+        else:
+            return False
+        return True
+
+    @property
+    def _knows_all(self) -> bool:
+        """Whether this node hears all others, and none that is gone has left sessions without owner."""
+        members = self._forwarder.backend.members()
+        return not self._forwarder.awaits_adoption and all(each.reachable for each in members)
 
     # A session that moved
 
@@ -118,7 +143,11 @@ class Rerouter(Rerouting):
         """Ask all nodes, this one first, for the session of a client until one has it."""
         clock = self._runtime.clock
         deadline = clock.monotonic() + HELD_LIMIT_S
+        looks = 0
         while not await self._deliver_to_owner(message.publication, client_id):
+            looks = looks + 1 if self._knows_all else 0
+            if looks > NOBODY_AFTER:
+                return  # The session has ended.
             if clock.monotonic() >= deadline:
                 raise ServiceUnavailable(f"no node has the session of {client_id!r}", ReasonCode.SERVER_BUSY)
             await pause(clock, LOOK_S)

@@ -43,8 +43,8 @@ class Rerouting:
 
     __slots__ = ()
 
-    def elect_again(self, message: Forwarded, group: GroupKey) -> None:
-        """Give a message to another member of a shared subscription: the elected node had none."""
+    def elect_again(self, message: Forwarded, group: GroupKey, node: NodeIdentity | None) -> None:
+        """Give a message to another member of a shared subscription: a node had none, ``None`` for this one."""
         raise NotImplementedError
 
     def redirect(self, message: Forwarded, client_id: str) -> None:
@@ -251,6 +251,11 @@ class Forwarder:
         message = Forwarded(publication, ticket_of(publication), False, (), (client_id,), True)
         self._rerouting.redirect(message, client_id)
 
+    def wait_for_member(self, publication: Publication, group: GroupKey) -> None:
+        """Give a message to a shared subscription whose members have all moved, once their new node is known."""
+        message = Forwarded(publication, ticket_of(publication), False, (group,))
+        self._rerouting.elect_again(message, group, None)
+
     def send(self, link: NodeLink, message: Forwarded) -> None:
         """Send one message to a node, which answers to the message's ticket."""
         packet, flags = packet_of(message.publication)
@@ -351,7 +356,10 @@ class Forwarder:
             if code == REFUSED:
                 message.ticket.is_refused = True
             elif code == NO_MEMBER:
-                self._rerouting.elect_again(message, (first, second))
+                key = (first, second)
+                if key in message.groups:  # Each is given to another node once.
+                    message.groups = tuple([each for each in message.groups if each != key])
+                    self._rerouting.elect_again(message, key, node)
             elif message.searching:
                 message.ticket.is_elsewhere = True
             elif code == MOVED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from kinmqtt.broker.forwarding.node_link import NodeLink
 from kinmqtt.broker.routing.groups import Group, GroupKey
@@ -18,23 +18,26 @@ class Election:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def elect(self, group: Group) -> NodeLink | None:
-        """Return the node that gets the next message; ``None`` for this one, or if no other has members."""
+    def elect(self, group: Group, skipped: Set[NodeLink | None] = frozenset()) -> NodeLink | None:
+        """Return the node that gets the next message; ``None`` for this one, or if no other has members.
+
+        ``skipped`` nodes have said that they have none.
+        """
         nodes = group.nodes
         if nodes is None:
             return None
         hook = self._runtime.hooks.choose_node
         if hook.active:
-            candidates = [NodeCandidate(link.node, connected) for link, connected in nodes.items()]
+            candidates = [NodeCandidate(link.node, weight) for link, weight in nodes.items() if link not in skipped]
             if group.members:
                 candidates.insert(0, NodeCandidate(self._runtime.node, group.weight))
             chosen = hook(group.name, group.filter, tuple(candidates))
             if chosen == self._runtime.node:
                 return None
             for link in nodes:
-                if link.node == chosen:
+                if link.node == chosen and link not in skipped:
                     return link
-        return group.elect()
+        return group.elect(skipped)
 
     def elect_all(self, groups: Sequence[Group]) -> tuple[dict[NodeLink, list[GroupKey]], list[GroupKey]]:
         """Return some shared subscriptions by the nodes that are elected, and those whose turn is here."""

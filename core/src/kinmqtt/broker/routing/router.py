@@ -390,9 +390,9 @@ class Router:
         return group is None or self._serve(group, publication, False)
 
     def _serve(self, group: Group, publication: Publication, after_commit: bool) -> bool:
-        """Deliver to a member of a group here; if all have moved, to one of them where it is now."""
+        """Deliver to a member of a group here; if all have moved, to one where they are now."""
         if not group.members and group.moved and publication.publish.qos:
-            self._forwarder.follow(publication, group.moved[0])
+            self._forwarder.wait_for_member(publication, (group.name, group.filter))
             return True
         return self._shared.deliver_to_group(group, publication, after_commit)
 
@@ -406,11 +406,6 @@ class Router:
             group.moved.append(client_id)
             self.fanouts.moved_groups[key] = group
             self.fanouts.links_changed(group.filter)
-
-    def moved_member(self, key: GroupKey) -> str | None:
-        """Return a member of a shared subscription that has moved from here, if there is one."""
-        group = self._groups.get(key)
-        return None if group is None or not group.moved else group.moved[0]
 
     def forget_member(self, key: GroupKey, client_id: str) -> None:
         """End what :meth:`member_moved` began."""
