@@ -343,7 +343,8 @@ class Link:
             else:
                 self._owner.called(sequence, body)
         except BaseException:
-            self._settle(sequence)
+            if not self._settle(sequence):
+                self._received = sequence  # It is answered, and must not come again.
             raise
 
     def _answered(self, kind: int, body: bytes) -> None:

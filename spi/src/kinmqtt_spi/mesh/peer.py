@@ -131,7 +131,10 @@ class Peer:
         """See :class:`~kinmqtt_spi.mesh.link.LinkOwner`."""
         try:
             answer = self._local.listener.received(self.node, batch, assured)
-        except MalformedBatch:
+        except MalformedBatch as error:
+            if assured:
+                # Sent again, it would close the link each time.
+                self.link.fail(sequence, self._unreadable(error))
             raise
         except Exception as error:
             self.link.fail(sequence, self._local.unavailable(error))
@@ -143,6 +146,9 @@ class Peer:
             self._local.run(answer, commit.done, commit.failed)
             commit.started()
 
+    def _unreadable(self, error: MalformedBatch) -> ServiceUnavailable:
+        return ServiceUnavailable(f"node {self._local.node.name} can't read the batch: {error}")
+
     def answered(self, sequence: int, answer: object) -> None:
         """Answer an assured batch or a question."""
         if isinstance(answer, bytes):
@@ -153,9 +159,7 @@ class Peer:
     def not_committed(self, sequence: int, error: Exception) -> None:
         """Answer an assured batch that failed."""
         if isinstance(error, MalformedBatch):
-            self.link.fail(
-                sequence, ServiceUnavailable(f"node {self._local.node.name} can't read the batch: {error}")
-            )
+            self.link.fail(sequence, self._unreadable(error))
             self._owner.malformed_late(self, error)
         else:
             self.link.fail(sequence, self._local.unavailable(error))

@@ -46,6 +46,7 @@ CACHED_TOPICS: Final = 8192
 """Topics in bytes whose fan-out is cached; a full cache is cleared."""
 
 _PLAIN_RUN: Final = (PLAIN, PLAIN | V5_PACKETS)
+_NOBODY: Final[frozenset[str]] = frozenset()
 _NO_GROUPS: Final[frozenset[tuple[str, str]]] = frozenset()
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
@@ -96,8 +97,12 @@ class Receiver:
         turn.touch()
         statistics = self._runtime.statistics
         if not assured:
+            version = routes_version(batch)
+            is_old = version < self._sessions.newest_arrival
+            # At most once: a session that came later may have got them where it was.
+            spared = self._sessions.arrived_since(version) if is_old else _NOBODY
             for head in runs:
-                statistics.from_nodes.value += self._deliver_pushed(head, batch)
+                statistics.from_nodes.value += self._deliver_pushed(head, batch, spared)
             return b""
         # Everything is cut before anything is delivered: an assured batch that is malformed has no effect.
         packets = [cut_packets(batch, head.start, head.end) for head in runs]
@@ -116,9 +121,9 @@ class Receiver:
 
     # QoS 0
 
-    def _deliver_pushed(self, head: RunHead, batch: bytes) -> int:
-        """Deliver a run of a batch; returns the number of its messages."""
-        is_plain = head.flags in _PLAIN_RUN
+    def _deliver_pushed(self, head: RunHead, batch: bytes, spared: frozenset[str]) -> int:
+        """Deliver a run of a batch to all but some clients; returns the number of its messages."""
+        is_plain = head.flags in _PLAIN_RUN and not spared
         is_v5 = head.is_v5
         version = V5 if is_v5 else V311
         fanouts = self._fanouts
@@ -145,6 +150,8 @@ class Receiver:
             publication = self._publication(head, packet, body - at, version, number)
             if is_plain:
                 self._cache(publication, version)
+            elif spared:
+                publication.had_by = spared
             self._route(publication, head)
             at = after
             number += 1

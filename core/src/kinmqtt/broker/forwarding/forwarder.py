@@ -33,6 +33,10 @@ from kinmqtt_spi.values import NodeIdentity, Publisher
 
 log = Logger("kinmqtt.forwarding")
 
+GROUPS_AT_ONCE: Final = 1000
+GROUP_BYTES_AT_ONCE: Final = 256 << 10
+"""The most shared subscriptions that one run names."""
+
 MAX_PACKET_BYTES: Final = 15 << 20
 """The largest packet that is forwarded: a backend's frames have at most 16 MiB."""
 
@@ -146,7 +150,7 @@ class Forwarder:
             routes.remove(link.number, route)
         for route in added:
             routes.put(link.number, route)
-        link.assured.routes_version = version
+        link.push.routes_version = link.assured.routes_version = version
 
     def links_for(self, topic: str) -> tuple[LinkRoute, ...]:
         """Return the nodes with subscribers of a topic that are not in a shared subscription."""
@@ -224,18 +228,21 @@ class Forwarder:
             assert link is not None
             if elected is not None:
                 groups = tuple(elected.pop(link, ()))
-            if qos and (route.assured or groups):
-                self._assure(
-                    link, packet, flags, Forwarded(publication, ticket_of(publication), True, groups, (), again)
-                )
-            else:
-                self._push_one(link, packet, flags, publication, True, groups)
+            plain = True
+            for some in _pieces(groups):
+                if qos and (route.assured or groups):
+                    message = Forwarded(publication, ticket_of(publication), plain, some, (), again)
+                    self._assure(link, packet, flags, message)
+                else:
+                    self._push_one(link, packet, flags, publication, plain, some)
+                plain = False
         for link, keys in (elected or {}).items():
-            if qos:
-                message = Forwarded(publication, ticket_of(publication), False, tuple(keys), (), again)
-                self._assure(link, packet, flags, message)
-            else:
-                self._push_one(link, packet, flags, publication, False, tuple(keys))
+            for some in _pieces(tuple(keys)):
+                if qos:
+                    message = Forwarded(publication, ticket_of(publication), False, some, (), again)
+                    self._assure(link, packet, flags, message)
+                else:
+                    self._push_one(link, packet, flags, publication, False, some)
 
     def _follow_moved(self, route: LinkRoute, packet: bytes, flags: int, publication: Publication) -> None:
         """Send a message to the node that has a session which was here."""
@@ -404,3 +411,18 @@ def ticket_of(publication: Publication) -> Ticket:
     if ticket is None:
         ticket = publication.ticket = Ticket()
     return ticket
+
+
+def _pieces(groups: tuple[GroupKey, ...]) -> Sequence[tuple[GroupKey, ...]]:
+    """Cut the shared subscriptions of a message into as many as one run may name; one piece if there are none."""
+    if len(groups) < 2:
+        return (groups,)
+    pieces: list[tuple[GroupKey, ...]] = []
+    start = size_bytes = 0
+    for number, (name, filter) in enumerate(groups):
+        size_bytes += 4 * (len(name) + len(filter))
+        if number > start and (number - start >= GROUPS_AT_ONCE or size_bytes > GROUP_BYTES_AT_ONCE):
+            pieces.append(groups[start:number])
+            start, size_bytes = number, 4 * (len(name) + len(filter))
+    pieces.append(groups[start:])
+    return pieces

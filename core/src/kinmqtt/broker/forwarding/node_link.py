@@ -19,8 +19,6 @@ from kinmqtt_spi.values import NodeIdentity, Publisher
 BATCH_BYTES: Final = 64 << 10
 """A batch that has reached this size is sent, and another one begun."""
 
-_FIRST_PIECE: Final = batch_head(0)
-"""The beginning of a QoS 0 batch: its messages may be delivered to whoever is there."""
 _PACKET_ID: Final = b"\x00\x01"
 """The packet identifier of a packet that this node writes; the other node ignores it."""
 
@@ -66,7 +64,18 @@ SendAssured = Callable[[bytes, list[Forwarded]], object]
 class PushOutbox(Outbox):
     """The QoS 0 messages of a turn for one node."""
 
-    __slots__ = ("_heads", "_ids", "_is_v5", "_publisher", "_run_bytes", "_send", "_starts", "node")
+    __slots__ = (
+        "_heads",
+        "_ids",
+        "_is_v5",
+        "_publisher",
+        "_run_bytes",
+        "_send",
+        "_starts",
+        "_version",
+        "node",
+        "routes_version",
+    )
 
     def __init__(self, node: NodeIdentity, ids: MessageIds, send: SendPushed) -> None:
         super().__init__()
@@ -76,6 +85,10 @@ class PushOutbox(Outbox):
         self._heads: list[RunHead] = []
         self._starts: list[int] = []
         """For each run the position of its first packet."""
+        self.routes_version = 0
+        """The version of the node's routes."""
+        self._version = 0
+        """What it was when the first of the messages was noted."""
         self._publisher: Publisher | None = None
         """The publisher of the last run, if it may be continued."""
         self._is_v5 = False
@@ -101,6 +114,8 @@ class PushOutbox(Outbox):
         self._begin(head, packet)
 
     def _begin(self, head: RunHead, packet: bytes) -> None:
+        if not self._heads:
+            self._version = self.routes_version
         self._heads.append(head)
         self._starts.append(len(self.packets))
         self._run_bytes = len(packet)
@@ -111,7 +126,7 @@ class PushOutbox(Outbox):
         heads, self._heads = self._heads, []
         starts, self._starts = self._starts, []
         self._publisher = None
-        pieces = [_FIRST_PIECE]
+        pieces = [batch_head(self._version)]
         size_bytes = messages = 0
         starts.append(len(packets))
         for number, head in enumerate(heads):
@@ -122,7 +137,7 @@ class PushOutbox(Outbox):
             messages += len(run)
             if size_bytes >= BATCH_BYTES:
                 self._send(b"".join(pieces), messages)
-                pieces = [_FIRST_PIECE]
+                pieces = [batch_head(self._version)]
                 size_bytes = messages = 0
         if messages:
             self._send(b"".join(pieces), messages)

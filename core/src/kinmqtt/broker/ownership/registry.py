@@ -29,6 +29,10 @@ SESSIONS_AT_ONCE: Final = 1000
 """The most stored sessions that one request to the session store returns."""
 
 
+MAX_ARRIVALS: Final = 10_000
+"""The sessions that are remembered as ones that have come here."""
+
+
 class Registry:
     """The sessions of this node, with and without a connection."""
 
@@ -37,6 +41,8 @@ class Registry:
         self._router = router
         self.newest_arrival = 0
         """The version of the routes with which other nodes know of the last session that came from a store."""
+        self._arrivals: dict[str, int] = {}
+        """By client id: the version with which other nodes know of a session that came, the last ones."""
         self.by_id: dict[str, Session] = {}
         self.connected = 0
         """The number of sessions that have a connection."""
@@ -63,6 +69,15 @@ class Registry:
             async with self.locks.of(client_id):
                 pass
         return self.by_id.get(client_id)
+
+    def arrived_since(self, version: int) -> frozenset[str]:
+        """Return the client ids of the sessions that came from a store after a version of the routes."""
+        found = []
+        for client_id, arrival in reversed(self._arrivals.items()):
+            if arrival <= version:
+                break
+            found.append(client_id)
+        return frozenset(found)
 
     # Adding
 
@@ -107,7 +122,8 @@ class Registry:
         session.username_unverified = stored.username_unverified
         session.created_at = stored.created_at
         session.restore(state)
-        self.by_id[stored.client_id] = session
+        client_id = stored.client_id
+        self.by_id[client_id] = session
         for subscription in stored.subscriptions:
             refusal = self._runtime.rights.spaces.refusal(Action.SUBSCRIBE, subscription.filter)
             if refusal is not None:
@@ -119,7 +135,12 @@ class Registry:
             self._router.subscribe(stored.client_id, subscription)
         if session.subscriptions:
             subscription = next(iter(session.subscriptions.values()))
-            self.newest_arrival = self._router.announcer.renew(subscription.filter, subscription.share_group)
+            version = self._router.announcer.renew(subscription.filter, subscription.share_group)
+            self.newest_arrival = version
+            self._arrivals.pop(client_id, None)
+            self._arrivals[client_id] = version
+            if len(self._arrivals) > MAX_ARRIVALS:
+                del self._arrivals[next(iter(self._arrivals))]
         return session
 
     def node_of(self, uid: int) -> NodeIdentity | None:

@@ -53,6 +53,7 @@ class Sessions:
         self.by_id = registry.by_id
         self.get = registry.get
         self.settled = registry.settled
+        self.arrived_since = registry.arrived_since
         self.owned = registry.owned
         self.when_dropped = failed_writes.when_dropped
         self.open = claims.open
