@@ -178,6 +178,16 @@ def test_a_malformed_question_is_refused_and_counted(method: str, data: bytes) -
     assert nodes.brokers[1].broker.runtime.statistics.malformed.value == 1
 
 
+def test_a_disconnect_with_a_text_that_no_packet_carries_is_refused() -> None:
+    """U+0000 in the reason (MQTT-1.5.4-2): the client stays as it was."""
+    nodes, _ = cluster()
+    client = nodes.brokers[1].connect("c", 5)
+    nodes.settle()
+
+    assert isinstance(ask(nodes, DISCONNECT, b"\x98\0\x01c\0\x03a\0b"), ServiceUnavailable)
+    assert not client.closed
+
+
 def test_an_unknown_question_is_refused() -> None:
     """A node of a later release may ask what this one does not know."""
     nodes, _ = cluster()

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from core_harness.nodes import Nodes
+from kinmqtt.broker.forwarding.batch_format import NO_MEMBER, write_answer
+from kinmqtt.broker.forwarding.forwarder import GROUPS_AT_ONCE
+from kinmqtt.mqtt.packets import Puback
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.services.cluster import NodeCandidate
 from kinmqtt_spi.values import NodeIdentity
@@ -57,3 +60,31 @@ def test_nodes_take_turns_without_a_valid_choice(answer: object) -> None:
     counts, _ = served(answer)
 
     assert counts == [2, 2]
+
+
+def test_an_answer_counts_once_for_each_group_that_was_asked_for() -> None:
+    """A node that names other groups, or one many times, makes nobody get a message that is not theirs."""
+    nodes = Nodes(2)
+    other = nodes.brokers[0].connect("other", 5).subscribe("$share/g/other", qos=1)
+    nodes.brokers[1].connect("s", 5).subscribe("t", qos=1)
+    nodes.settle()
+    answer = write_answer([(0, NO_MEMBER, "g", "other")] * 50)
+    nodes.backends[1].listener.received = lambda *_: answer  # type: ignore[method-assign]
+    publisher = nodes.brokers[0].connect("p", 5).publish("t", b"x", qos=1)
+    nodes.advance(1)
+
+    assert other.messages == []
+    assert len(publisher.of(Puback)) == 1
+
+
+def test_a_message_of_very_many_groups_is_cut_into_several_runs() -> None:
+    """Each group is served once."""
+    nodes = Nodes(2)
+    members = [nodes.brokers[1].connect(f"m{number}", 5) for number in range(20)]
+    for number in range(GROUPS_AT_ONCE + 5):
+        members[number % 20].subscribe(f"$share/g{number}/t", qos=1)
+    nodes.settle()
+    nodes.brokers[0].connect("p", 5).publish("t", b"x", qos=1)
+    nodes.advance(1)
+
+    assert sum(len(member.messages) for member in members) == GROUPS_AT_ONCE + 5
