@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kinmqtt import TWIN
 from kinmqtt.testing.world.mutations import MUTATIONS, find
 from kinmqtt.testing.world.plan import make_plan
 from kinmqtt.testing.world.search import run_plan, run_seed
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError:
         parser.error(f"--seeds {options.seeds}: two numbers are wanted, for example 0:150")
     if options.mutations:
+        if TWIN == "compiled":
+            parser.error("--mutations needs plain Python: set KINMQTT_PURE=1 in the environment")
         return _find_mutations(seeds)
     if options.trace is not None:
         world = run_plan(make_plan(seeds[0]))

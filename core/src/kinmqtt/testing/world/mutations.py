@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
+from kinmqtt import TWIN
 from kinmqtt.broker.cluster.listener import Nodes
 from kinmqtt.broker.cluster.receiver import Answer, Receiver
 from kinmqtt.broker.connection.connection import Connection
@@ -168,7 +169,12 @@ MUTATIONS: Final[Mapping[str, Callable[[], Sequence[Change]]]] = {
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """Put a mistake in; only in plain Python, as compiled classes can't be changed."""
+    """Put a mistake in.
+
+    Raises RuntimeError where the broker is compiled: compiled code calls its methods directly.
+    """
+    if TWIN == "compiled":
+        raise RuntimeError("a mistake can be put into plain Python only: set KINMQTT_PURE=1 in the environment")
     patches = [patch.object(owner, method, new) for owner, method, new in MUTATIONS[name]()]
     for each in patches:
         each.start()
