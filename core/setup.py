@@ -59,6 +59,7 @@ COMPILED = (
     "kinmqtt/broker/routing/deliver.py",
     "kinmqtt/broker/routing/fanout.py",
     "kinmqtt/broker/routing/fanouts.py",
+    "kinmqtt/broker/routing/group_table.py",
     "kinmqtt/broker/routing/groups.py",
     "kinmqtt/broker/routing/shared.py",
     "kinmqtt/broker/routing/sliced_delivery.py",

@@ -24,6 +24,7 @@ from kinmqtt.broker.routing.fanouts import (
     Fanouts,
     _matches,
 )
+from kinmqtt.broker.routing.group_table import GroupTable
 from kinmqtt.broker.routing.target import (
     DENIED,
     INDIVIDUAL,
@@ -94,8 +95,9 @@ def regard_as_large(house: House, large: int) -> None:
     broker = house.broker
     router = broker.router
     router.fanouts = Fanouts(
-        broker.runtime, router.index, broker._session_of, router._groups, broker.forwarder, large
+        broker.runtime, router.index, broker._session_of, router.groups._by_key, broker.forwarder, large
     )
+    router.groups = GroupTable(router.groups._by_key, router.fanouts, router.announcer)
     broker.fanouts = broker.services.fanouts = router.fanouts
 
 
@@ -265,7 +267,7 @@ class RememberedFanouts(RuleBasedStateMachine):
         self.house.advance(8)
         router = self.house.broker.router
         if not self.house.broker.sessions.by_id.keys() - {"publisher-4", "publisher-5"}:
-            assert (router._groups, router._groups_of, router.announcer._routes) == ({}, {}, {})
+            assert (router.groups._by_key, router.groups._keys_of, router.announcer._routes) == ({}, {}, {})
 
 
 class LargeFanouts(RememberedFanouts):

@@ -232,8 +232,8 @@ class Nodes:
         subscriptions = session.subscriptions.values()
         groups = [(each.share_group, each.filter) for each in subscriptions if each.share_group is not None]
         for key in groups:
-            self._router.member_moved(key, client_id)
-            self._runtime.clock.later(MOVED_S, partial(self._router.forget_member, key, client_id))
+            self._router.groups.member_moved(key, client_id)
+            self._runtime.clock.later(MOVED_S, partial(self._router.groups.forget_moved_member, key, client_id))
         filters = tuple([each.filter for each in subscriptions if each.share_group is None])
         if client_id in self._moving or not filters:
             return

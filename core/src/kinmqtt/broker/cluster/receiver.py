@@ -268,7 +268,7 @@ class Receiver:
         """Name the shared subscriptions of a message that have no member here; others are served."""
         served = []
         for key in head.groups:
-            if self._router.has_members(key):
+            if self._router.groups.has_members(key):
                 served.append(key)
             else:
                 answer.verdicts.append((number, NO_MEMBER, *key))

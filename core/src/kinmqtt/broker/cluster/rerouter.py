@@ -105,7 +105,7 @@ class Rerouter(Rerouting):
         for number in range(message.elections, MAX_ELECTIONS):
             if number > message.elections:
                 await pause(self._runtime.clock, LOOK_S)
-            group = self._router.group(key)
+            group = self._router.groups.get(key)
             if group is None:
                 return
             if self._elect(message, group, number, refused_by):

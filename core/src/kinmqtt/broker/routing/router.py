@@ -18,6 +18,7 @@ from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
 from kinmqtt.broker.routing.election import Election
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
+from kinmqtt.broker.routing.group_table import GroupTable
 from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
@@ -55,10 +56,9 @@ class Router:
         self.election = Election(runtime)
         self._session_of = session_of
         self._shared = SharedDelivery(runtime, session_of)
-        self._groups: dict[GroupKey, Group] = {}
-        self._groups_of: dict[str, set[GroupKey]] = {}
-        """By client id: the groups to notify when the client connects or disconnects."""
-        self.fanouts = Fanouts(runtime, index, session_of, self._groups, forwarder)
+        groups: dict[GroupKey, Group] = {}
+        self.fanouts = Fanouts(runtime, index, session_of, groups, forwarder)
+        self.groups = GroupTable(groups, self.fanouts, announcer)
         self._busy_topics: dict[str, deque[Deferred[None]]] = {}
         """By topic with a message that is delivered in slices: a Deferred for each later message, in order."""
 
@@ -71,10 +71,11 @@ class Router:
         if subscription.share_group is None:
             self.fanouts.subscribed(client_id, subscription)
         else:
-            self._join((subscription.share_group, subscription.filter), Subscriber(client_id, subscription))
+            key = (subscription.share_group, subscription.filter)
+            self.groups.join(key, Subscriber(client_id, subscription), self._shared.is_connected(client_id))
         self.announcer.subscribed(subscription.filter, subscription.share_group, subscription.qos, new)
         if subscription.share_group is not None:
-            self._weigh((subscription.share_group, subscription.filter))
+            self.groups.announce_weight((subscription.share_group, subscription.filter))
         return new
 
     def unsubscribe(self, client_id: str, subscription: Subscription) -> None:
@@ -84,42 +85,8 @@ class Router:
             if group is None:
                 self.fanouts.unsubscribed(client_id, subscription.filter)
             else:
-                self._leave((group, subscription.filter), client_id)
+                self.groups.leave((group, subscription.filter), client_id)
             self.announcer.unsubscribed(subscription.filter, group)
-
-    def _join(self, key: GroupKey, member: Subscriber) -> None:
-        client_id = member.client_id
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(*key)
-            self.fanouts.group_began(key, group)
-        group.add(member, self._shared.is_connected(client_id))
-        self._groups_of.setdefault(client_id, set()).add(key)
-
-    def _leave(self, key: GroupKey, client_id: str) -> None:
-        group = self._groups.get(key)
-        if group is None:
-            return
-        group.remove(client_id)
-        if group.members or group.moved:
-            self._weigh(key)
-        else:
-            self._end_if_empty(key, group)
-        keys = self._groups_of[client_id]
-        keys.discard(key)
-        if not keys:
-            del self._groups_of[client_id]
-
-    def _end_if_empty(self, key: GroupKey, group: Group) -> None:
-        if not group.members and group.nodes is None and not group.moved:
-            del self._groups[key]
-            self.fanouts.group_ended(key)
-
-    def _weigh(self, key: GroupKey) -> None:
-        """Announce how many members of a group are connected here."""
-        group = self._groups[key]
-        if group.members or group.moved:
-            self.announcer.weigh(group.filter, group.name, group.weight)
 
     def node_of(self, uid: int) -> NodeIdentity | None:
         """Return another node by its uid; ``None`` for an unknown one."""
@@ -148,29 +115,17 @@ class Router:
         """Apply changes of another node's routes, which the forwarder knows already."""
         for route in removed:
             if route.share_group is not None:
-                self._set_group_node((route.share_group, route.filter), link, None)
+                self.groups.set_node((route.share_group, route.filter), link, None)
             self.fanouts.links_changed(route.filter)
         for route in added:
             if route.share_group is not None:
-                self._set_group_node((route.share_group, route.filter), link, route.weight)
+                self.groups.set_node((route.share_group, route.filter), link, route.weight)
             self.fanouts.links_changed(route.filter)
 
     def forget_node(self, link: NodeLink) -> None:
         """Remove a node that is gone from all groups; fan-outs are built anew."""
-        for key, group in tuple(self._groups.items()):
-            if group.nodes is not None and link in group.nodes:
-                self._set_group_node(key, link, None)
+        self.groups.forget_node(link)
         self.fanouts.clear()
-
-    def _set_group_node(self, key: GroupKey, link: NodeLink, weight: int | None) -> None:
-        group = self._groups.get(key)
-        if group is None:
-            if weight is None:
-                return
-            group = self._groups[key] = Group(*key)
-            self.fanouts.group_began(key, group)
-        group.set_node(link, weight)
-        self._end_if_empty(key, group)
 
     def invalidate(self) -> None:
         """Invalidate all cached fan-outs."""
@@ -178,9 +133,7 @@ class Router:
 
     def connected(self, session: Session) -> None:
         """Update groups and fan-outs for a session that has a connection, maybe with another version or limits."""
-        for key in self._groups_of.get(session.client_id, ()):
-            self._groups[key].connected(session.client_id)
-            self._weigh(key)
+        self.groups.connected(session.client_id)
         if self._runtime.hooks.authorize_receive.active:
             # The client may have other receive rights than the previous one.
             self.changed(session)
@@ -188,9 +141,7 @@ class Router:
 
     def disconnected(self, session: Session) -> None:
         """Update groups and fan-outs for a session that has lost its connection."""
-        for key in self._groups_of.get(session.client_id, ()):
-            self._groups[key].disconnected(session.client_id)
-            self._weigh(key)
+        self.groups.disconnected(session.client_id)
         self._update_sort_key(session)
 
     def changed(self, session: Session) -> None:
@@ -200,8 +151,7 @@ class Router:
 
     def withdraw(self, session: Session) -> None:
         """Stop routing to a session that is ending; its subscriptions are removed later."""
-        for key in self._groups_of.get(session.client_id, ()):
-            self._groups[key].disconnected(session.client_id)
+        self.groups.ending(session.client_id)
         self.changed(session)
 
     def reinstate(self, session: Session) -> None:
@@ -386,7 +336,7 @@ class Router:
 
     def deliver_to_group(self, key: GroupKey, publication: Publication) -> bool:
         """Deliver a message to a member of a shared subscription on this node; ``False`` if a queue refused it."""
-        group = self._groups.get(key)
+        group = self.groups.get(key)
         return group is None or self._serve(group, publication, False)
 
     def _serve(self, group: Group, publication: Publication, after_commit: bool) -> bool:
@@ -395,28 +345,6 @@ class Router:
             self._forwarder.wait_for_member(publication, (group.name, group.filter))
             return True
         return self._shared.deliver_to_group(group, publication, after_commit)
-
-    def member_moved(self, key: GroupKey, client_id: str) -> None:
-        """Remember a member of a shared subscription whose session has moved, until :meth:`forget_member`."""
-        group = self._groups.get(key)
-        if group is not None:
-            if not group.moved:
-                # Until the others know the new owner's route, they must send here.
-                self.announcer.subscribed(group.filter, group.name, 0, True)
-            group.moved.append(client_id)
-            self.fanouts.moved_groups[key] = group
-            self.fanouts.links_changed(group.filter)
-
-    def forget_member(self, key: GroupKey, client_id: str) -> None:
-        """End what :meth:`member_moved` began."""
-        group = self._groups.get(key)
-        if group is not None and client_id in group.moved:
-            group.moved.remove(client_id)
-            if not group.moved:
-                self.announcer.unsubscribed(group.filter, group.name)
-                del self.fanouts.moved_groups[key]
-                self.fanouts.links_changed(group.filter)
-            self._end_if_empty(key, group)
 
     def route_from_node(self, publication: Publication, is_plain: bool) -> Maybe[Routed]:
         """Deliver a message from another node to subscribers of this one.
@@ -430,14 +358,6 @@ class Router:
         groups = fanout.groups
         accepted = self._to_targets(publication, fanout, False) if is_plain else True
         return self._to_groups(publication, groups, None, False, accepted)
-
-    def has_members(self, key: GroupKey) -> bool:
-        """Return whether a shared subscription has members on this node."""
-        return key in self._groups and bool(self._groups[key].members)
-
-    def group(self, key: GroupKey) -> Group | None:
-        """Return a shared subscription with members on any node; ``None`` if there is none."""
-        return self._groups.get(key)
 
     async def _route_in_slices(self, publication: Publication, fanout: Fanout, connection: Peer | None) -> Routed:
         topic = publication.publish.topic
@@ -477,7 +397,7 @@ class Router:
         commit.
         """
         _, name, filter = shared_filter.split("/", 2)
-        group = self._groups.get((name, filter))
+        group = self.groups.get((name, filter))
         if group is None or not (gone or client_id in group.members):
             return False
         return self._shared.deliver_to_another(group, client_id, publication, connected)
