@@ -517,6 +517,43 @@ def test_a_question_that_expired_is_answered_to_nobody() -> None:
     assert outcome(answer) is expired
 
 
+def test_a_question_that_expired_is_not_asked_later() -> None:
+    """Where there is no connection within its limit, the other node never gets it."""
+    nodes = Nodes("a", "b")
+    asked: list[bytes] = []
+
+    def note(method: str, data: bytes) -> bytes:
+        asked.append(data)
+        return b""
+
+    nodes.news[1].answer = note
+    nodes.network.block(A.uid, B.uid)
+    expired = nodes.backends[0].ask(B, "method", b"expired", 1.0)
+    nodes.clock.advance(2.0)
+    waiting = nodes.backends[0].ask(B, "method", b"waiting", 9.0)
+    nodes.network.unblock(A.uid, B.uid)
+    nodes.clock.advance(5.0)
+
+    assert isinstance(outcome(expired), ServiceUnavailable)
+    assert outcome(waiting) == b""
+    assert asked == [b"waiting"]
+
+
+def test_claims_have_room_beside_questions() -> None:
+    """Questions take half of the queue at most: one plugin that asks too much delays no connecting client."""
+    nodes = Nodes("a", "b", limits=LinkLimits(credit_bytes=1000, queue_bytes=2000))
+    here = nodes.backends[0]
+    nodes.network.stall(B.uid)
+    here.ask(B, "method", bytes(900), 9.0)
+    with pytest.raises(ServiceUnavailable):
+        here.ask(B, "method", bytes(200), 9.0)
+    claimed = here.claim("client", 2, B)
+    nodes.network.resume(B.uid)
+    nodes.clock.advance(1.0)
+
+    assert outcome(claimed) is None
+
+
 def test_a_network_node_is_a_backend() -> None:
     """A node of the network in memory knows itself, and members by their uid."""
     nodes = Nodes("a", "b")

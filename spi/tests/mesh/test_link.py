@@ -8,8 +8,19 @@ import pytest
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.mesh.frames import ACK, ANSWER, CALL, DELIVER, FAILURE, HELLO, PUSH, Hello, encode
-from kinmqtt_spi.mesh.link import LAZY_ANSWERS, Link, LinkLimits, WrongPeer
+from kinmqtt_spi.mesh.frames import (
+    ACK,
+    ANSWER,
+    CALL,
+    DELIVER,
+    FAILURE,
+    HEADER_BYTES,
+    HELLO,
+    PUSH,
+    Hello,
+    encode,
+)
+from kinmqtt_spi.mesh.link import LARGE_ANSWER_BYTES, LAZY_ANSWERS, Link, LinkLimits, WrongPeer
 from kinmqtt_spi.mesh.pipes import Pipe
 from kinmqtt_spi.reasons import ReasonCode
 from spi_harness.mesh_nodes import Answered, LinkEnd, joined_ends
@@ -146,7 +157,7 @@ def test_calls_pass_batches_without_credit() -> None:
     here.link.call(bytes(3000), Answered())
     with pytest.raises(ServiceUnavailable):
         here.link.call(bytes(3000), Answered())
-    here.link.call(bytes(3000), Answered(), bounded=False)
+    here.link.call(bytes(3000), Answered(), None)
     pipe.right.resume()
     clock.advance(0.001)
 
@@ -260,6 +271,39 @@ def test_answers_are_acknowledged_together() -> None:
     assert lazy == []
     assert transport.data == [encode(ACK, LAZY_ANSWERS), encode(ACK, LAZY_ANSWERS + 2)]
     assert all(token.results == [b""] for token in tokens)
+
+
+def test_a_large_answer_is_acknowledged_at_once() -> None:
+    """Its sender keeps it until then."""
+    clock = TurnableClock()
+    end, transport = greeted(clock)
+    token = Answered()
+    end.link.deliver(b"batch", token)
+    transport.data.clear()
+    end.link.feed(encode(ANSWER, 1, (1).to_bytes(8, "big") + bytes(LARGE_ANSWER_BYTES)))
+
+    assert token.results == [bytes(LARGE_ANSWER_BYTES)]
+    assert transport.data == [encode(ACK, 1)]
+
+
+def test_a_withdrawn_call_is_not_sent_again() -> None:
+    """It takes no room either; others are sent, and answered."""
+    clock = TurnableClock()
+    end = LinkEnd(1, 2, clock, SMALL)
+    other, withdrawn = Answered(), Answered()
+    end.link.call(bytes(3000), withdrawn)
+    number = end.link.call(b"other", other)
+    end.link.withdraw(number - 1)
+    end.link.withdraw(number - 1)
+    end.link.call(bytes(4000 - HEADER_BYTES), Answered())
+    transport = Written()
+    end.link.connected(transport)
+    end.link.feed(hello())
+    end.link.feed(encode(ANSWER, 1, number.to_bytes(8, "big") + b"done"))
+
+    assert transport.data[1] == encode(CALL, number, b"other")
+    assert len(transport.data) == 3
+    assert (other.results, withdrawn.results) == ([b"done"], [])
 
 
 def test_the_round_trip_is_measured() -> None:

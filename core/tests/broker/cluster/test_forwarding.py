@@ -6,6 +6,7 @@ import pytest
 
 from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
+from kinmqtt.broker.forwarding import node_link
 from kinmqtt.mqtt.packets import V5, V311, Puback, Pubrec
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -243,6 +244,27 @@ def test_a_repeated_message_is_for_shared_subscriptions_too(monkeypatch: pytest.
 
     assert before == (True, [])
     assert payloads(back(nodes.brokers[1], "member")) + payloads(member) == [b"x"]
+
+
+def test_a_batch_that_cannot_be_written_leaves_no_publisher_without_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its publishers are sent away, and their messages sent again reach the other node."""
+    nodes = Nodes(2)
+    sub = nodes.brokers[1].connect("sub").subscribe("a", qos=1)
+    nodes.settle()
+    pub = back(nodes.brokers[0], "pub", silent=True)
+
+    def fail(*arguments: object) -> int:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(node_link, "write_run", fail)
+    pub.publish("a", b"x", qos=1, packet_id=7)
+    nodes.settle()
+    monkeypatch.undo()
+    back(nodes.brokers[0], "pub").publish("a", b"x", qos=1, packet_id=7, dup=True)
+
+    assert pub.closed
+    assert sub.messages == [("a", b"x", 1)]
+    assert nodes.brokers[0].broker.forwarder.unanswered == 0
 
 
 def test_a_session_that_a_node_taken_for_dead_has_claimed_is_followed() -> None:

@@ -32,6 +32,8 @@ from kinmqtt_spi.values import Maybe, NodeIdentity
 
 LEAVE_PACE_S: Final = 0.05
 """How often a node that leaves looks whether all is answered, in seconds."""
+QUESTIONS_SHARE: Final = 0.5
+"""The share of a link's queue for questions: claims and hand-offs have room when plugins ask too much."""
 MOST_REMOVED: Final = 10_000
 """How many uids of removed nodes are remembered."""
 
@@ -259,9 +261,15 @@ class MeshBackend(ClusterBackend):
         peer = self._peer(node)
         result = self._new_result()
         expired = ServiceUnavailable(f"node {node.name} did not answer {method!r} within {limit_s:g} s")
-        timer = self._clock.later(limit_s, lambda: result.fail(expired))
+        number = 0
+
+        def expire() -> None:
+            peer.link.withdraw(number)
+            result.fail(expired)
+
+        timer = self._clock.later(limit_s, expire)
         try:
-            peer.link.call(pack_ask(method, data), _Question(result, timer))
+            number = peer.link.call(pack_ask(method, data), _Question(result, timer), QUESTIONS_SHARE)
         except ServiceUnavailable:
             timer.cancel()
             raise

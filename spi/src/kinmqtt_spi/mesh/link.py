@@ -6,6 +6,7 @@ the last number for as long as it knows the peer's uid, so what is sent again re
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from struct import Struct
 from typing import Final, Protocol
@@ -38,6 +39,8 @@ HIGHEST_VERSION: Final = 1
 """The versions of the protocol that a link speaks."""
 LAZY_ANSWERS: Final = 32
 """How many answers are acknowledged together; batches and calls are acknowledged after each read."""
+LARGE_ANSWER_BYTES: Final = 64 << 10
+"""An answer of this size is acknowledged after the read: its sender keeps it until then."""
 TEXT_BYTES: Final = 1000
 """The longest text of a failure that is sent."""
 
@@ -235,19 +238,33 @@ class Link:
             self._waiting.append((batch, token))
             self._waiting_bytes += size
 
-    def call(self, body: bytes, token: Token, *, bounded: bool = True) -> None:
+    def call(self, body: bytes, token: Token, share: float | None = 1.0) -> int:
         """Send a control message; ``token`` gets the answer. Calls are in order, and pass batches without credit.
 
-        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` above ``queue_bytes`` if ``bounded``, and for a message
-        larger than a frame.
+        Returns the number for :meth:`withdraw`. Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if all calls
+        have more than a ``share`` of ``queue_bytes``, unless it is ``None``; and for a message larger than a frame.
         """
         self._check_size(body)
         size = len(body) + HEADER_BYTES
-        if bounded and self._call_bytes and self._call_bytes + size > self._limits.queue_bytes:
+        if share is not None and self._call_bytes and self._call_bytes + size > share * self._limits.queue_bytes:
             raise ServiceUnavailable(f"{self._call_bytes} bytes wait for process {self._peer_uid:016x} already")
         self._call_bytes += size
         self._unanswered[self._sequence + 1] = token
         self._transmit(CALL, body)
+        return self._sequence
+
+    def withdraw(self, number: int) -> None:
+        """Forget a call that is not answered: it is not sent again, and its token gets nothing.
+
+        The peer has it if it has arrived. The numbers of frames may have gaps.
+        """
+        if self._unanswered.pop(number, None) is None:
+            return
+        kept = self._kept
+        position = bisect_left(kept, number, key=_number_of)
+        if position < len(kept) and kept[position][0] == number:
+            self._call_bytes -= len(kept[position][2]) + HEADER_BYTES
+            del kept[position]
 
     def answer(self, sequence: int, data: bytes) -> None:
         """Answer an assured batch or a call. Does nothing for one that was answered already."""
@@ -328,6 +345,7 @@ class Link:
 
     def _take(self, kind: int, sequence: int, body: bytes) -> None:
         if kind >= ANSWER:
+            self._urgent |= len(body) >= LARGE_ANSWER_BYTES
             self._answered(kind, body)
             return
         self._urgent = True
@@ -433,3 +451,7 @@ class Link:
         self._urgent = False
         self._acknowledged = self._received
         self._transport.write(encode(ACK, self._received))
+
+
+def _number_of(kept: tuple[int, int, bytes, float | None]) -> int:
+    return kept[0]

@@ -120,10 +120,10 @@ class Peer:
 
     def tell_state(self) -> None:
         """Send this node's state."""
-        self.link.call(pack_state(self._local.state, self._local.routes.version), IGNORED, bounded=False)
+        self.link.call(pack_state(self._local.state, self._local.routes.version), IGNORED, None)
 
     def _send_routes(self, chunk: bytes, token: Token) -> None:
-        self.link.call(bytes((ROUTES,)) + chunk, token, bounded=False)
+        self.link.call(bytes((ROUTES,)) + chunk, token, None)
 
     # What arrives
 

@@ -101,7 +101,9 @@ class Forwarder:
             number = self.routes.add_node()
             push = PushOutbox(node, self._runtime.message_ids, partial(self._push, node))
             own_uid = self._runtime.message_ids.uid
-            assured = AssuredOutbox(node, own_uid, self._runtime.now, partial(self._deliver, node))
+            assured = AssuredOutbox(
+                node, own_uid, self._runtime.now, partial(self._deliver, node), partial(self._not_written, node)
+            )
             link = NodeLink(node, number, push, assured)
             self._links[node.uid] = self._by_number[number] = link
         return link
@@ -342,6 +344,9 @@ class Forwarder:
             deferred.addErrback(partial(self._failed, node, messages))
         else:
             self._answered(node, messages, answer)
+
+    def _not_written(self, node: NodeIdentity, messages: list[Forwarded], error: Exception) -> None:
+        self._failed(node, messages, Failure(error))
 
     def _look_at_credit(self, node: NodeIdentity) -> None:
         """Note whether a link has credit: after a batch, and after each answer."""

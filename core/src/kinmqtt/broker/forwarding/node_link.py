@@ -59,6 +59,7 @@ class Forwarded:
 SendPushed = Callable[[bytes, int], object]
 """Takes a batch and the number of its messages."""
 SendAssured = Callable[[bytes, list[Forwarded]], object]
+FailAssured = Callable[[list[Forwarded], Exception], object]
 
 
 class PushOutbox(Outbox):
@@ -147,6 +148,7 @@ class AssuredOutbox(Outbox):
     """The messages of a turn for one node that it must answer."""
 
     __slots__ = (
+        "_fail",
         "_flags",
         "_heads",
         "_last",
@@ -162,13 +164,16 @@ class AssuredOutbox(Outbox):
         "routes_version",
     )
 
-    def __init__(self, node: NodeIdentity, own_uid: int, now: Callable[[], float], send: SendAssured) -> None:
-        """``now`` returns the time in seconds since the epoch."""
+    def __init__(
+        self, node: NodeIdentity, own_uid: int, now: Callable[[], float], send: SendAssured, fail: FailAssured
+    ) -> None:
+        """``now`` returns the time in seconds since the epoch; ``fail`` gets messages that could not be written."""
         super().__init__()
         self._own_uid = own_uid
         self.node = node
         self._now = now
         self._send = send
+        self._fail = fail
         self._messages: list[Forwarded] = []
         self._heads: list[RunHead] = []
         self._starts: list[int] = []
@@ -237,15 +242,20 @@ class AssuredOutbox(Outbox):
         size_bytes = first = 0
         now = self._now()
         starts.append(len(messages))
-        for number, head in enumerate(heads):
-            end = starts[number + 1]
-            head.age_ms = int(max(0.0, now - times[number]) * 1000)
-            size_bytes += write_run(head, packets[starts[number] : end], pieces)
-            if size_bytes >= BATCH_BYTES or end == len(messages):
-                self._send(b"".join(pieces), messages[first:end])
-                pieces = [batch_head(self._version)]
-                size_bytes = 0
-                first = end
+        try:
+            for number, head in enumerate(heads):
+                end = starts[number + 1]
+                head.age_ms = int(max(0.0, now - times[number]) * 1000)
+                size_bytes += write_run(head, packets[starts[number] : end], pieces)
+                if size_bytes >= BATCH_BYTES or end == len(messages):
+                    batch, unsent = b"".join(pieces), first
+                    pieces = [batch_head(self._version)]
+                    size_bytes = 0
+                    first = end
+                    self._send(batch, messages[unsent:end])
+        except Exception as error:
+            # Nobody would ever settle them.
+            self._fail(messages[first:], error)
 
 
 class NodeLink:
