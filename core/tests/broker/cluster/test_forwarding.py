@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
 from kinmqtt.broker.forwarding import node_link
-from kinmqtt.mqtt.packets import V5, V311, Puback, Pubrec
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.cluster import LinkState, Member, MemberState
@@ -25,6 +28,33 @@ def test_a_message_reaches_the_subscriber_of_another_node(qos: int, versions: tu
         pub.publish("a/b", b"%d" % number, qos=qos)
 
     assert sub.messages == [("a/b", b"0", qos), ("a/b", b"1", qos), ("a/b", b"2", qos)]
+
+
+PUBLISHED = st.tuples(st.sampled_from(["a", "a/b", "c"]), st.integers(0, 1), st.booleans())
+
+
+@given(st.sampled_from([V311, V5]), st.sampled_from([V311, V5]), st.lists(PUBLISHED, max_size=12))
+def test_runs_of_packets_reach_another_node_as_they_reach_this_one(
+    version: int, subscribed: int, published: list[tuple[str, int, bool]]
+) -> None:
+    """Whether the packets of a turn have one topic or several; those of one QoS in the same order."""
+    nodes = Nodes(2)
+    here, there = (broker.connect(f"sub{n}", subscribed).subscribe("a/#") for n, broker in enumerate(nodes.brokers))
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub", version)
+    for _ in range(2):
+        packets = [
+            encode(Publish.build(topic, b"%d" % qos, qos, retain, packet_id=number + 1 if qos else 0), version)
+            for number, (topic, qos, retain) in enumerate(published)
+        ]
+        pub.connection.receive(b"".join(packets))
+        nodes.settle()
+
+    for qos in (b"0", b"1"):
+        assert [each for each in here.messages if each[1] == qos] == [
+            each for each in there.messages if each[1] == qos
+        ]
+    assert len(here.messages) == 2 * len([topic for topic, _, _ in published if topic != "c"])
 
 
 def test_a_message_for_another_node_only_is_acknowledged_with_success() -> None:

@@ -9,7 +9,7 @@ import pytest
 from core_harness.batches import batch_of
 from core_harness.house import back, payloads
 from core_harness.nodes import Nodes
-from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, RunHead, batch_head, write_run
+from kinmqtt.broker.forwarding.batch_format import AGAIN, ONE_TOPIC, PLAIN, RunHead, batch_head, write_run
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V311, Publish
 from kinmqtt_spi.errors import MalformedBatch
@@ -50,6 +50,29 @@ def test_a_packet_that_cannot_be_read_makes_its_batch_malformed(bad: bytes, assu
     if assured:
         assert payloads(sub) == []
     assert not sub.closed
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b"\x32\x06\0\1a\0\7x", b"\x31\x04\0\1ax", b"\x30\x02\0\1", b"\x30\x04\0\5ax"],
+)
+def test_no_packet_is_passed_on_unread_for_its_run_says_so(other: bytes) -> None:
+    """A run that is said to have one topic at QoS 0 is read as any other where it has something else."""
+    nodes = Nodes(1)
+    sub = nodes.brokers[0].connect("sub").subscribe("a", qos=1)
+    good = encode(Publish.build("a", b"x"), V311)
+    listener = nodes.backends[0].listener
+    listener.received(OTHER, of_v311(good, flags=PLAIN | ONE_TOPIC), False)
+    nodes.settle()
+    try:
+        listener.received(OTHER, of_v311(other, flags=PLAIN | ONE_TOPIC), False)
+    except MalformedBatch:
+        pass
+    nodes.settle()
+
+    assert not sub.closed
+    assert {payload for _, payload, _ in sub.messages} == {b"x"}
+    assert not any(retain for retain in [each.retain for each in sub.of(Publish)])
 
 
 def test_a_message_that_was_sent_again_reaches_those_who_lack_it() -> None:

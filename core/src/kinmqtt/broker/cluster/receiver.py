@@ -12,12 +12,12 @@ from kinmqtt.broker.forwarding.batch_format import (
     CLIENTS,
     MOVED,
     NO_MEMBER,
+    ONE_TOPIC,
     PLAIN,
     REFUSED,
     V5_PACKETS,
     RunHead,
     Verdict,
-    cut_packets,
     packet_bounds,
     read_batch,
     routes_version,
@@ -105,8 +105,7 @@ class Receiver:
                 statistics.from_nodes.value += self._deliver_pushed(head, batch, spared)
             return b""
         # Everything is cut before anything is delivered: an assured batch that is malformed has no effect.
-        packets = [cut_packets(batch, head.start, head.end) for head in runs]
-        publications = [self._publications(head, its) for head, its in zip(runs, packets, strict=True)]
+        publications = [self._publications(head, batch) for head in runs]
         answer = Answer(turn.batch, publications)
         version = routes_version(batch)
         is_old = version < self._sessions.newest_arrival or not version
@@ -123,9 +122,14 @@ class Receiver:
 
     def _deliver_pushed(self, head: RunHead, batch: bytes, spared: frozenset[str]) -> int:
         """Deliver a run of a batch to all but some clients; returns the number of its messages."""
-        is_plain = head.flags in _PLAIN_RUN and not spared
+        if head.flags & ONE_TOPIC and not spared:
+            forwarded = self._forward_run(head, batch)
+            if forwarded:
+                return forwarded
+        is_plain = head.flags & ~ONE_TOPIC in _PLAIN_RUN and not spared
         is_v5 = head.is_v5
         version = V5 if is_v5 else V311
+        received_at = self._received_at(head)
         fanouts = self._fanouts
         topics = self._topics
         at = head.start
@@ -147,7 +151,7 @@ class Receiver:
                     at = after
                     number += 1
                     continue
-            publication = self._publication(head, packet, body - at, version, number)
+            publication = self._publication(head, packet, body - at, version, received_at, number)
             if is_plain:
                 self._cache(publication, version)
             elif spared:
@@ -156,6 +160,30 @@ class Receiver:
             at = after
             number += 1
         return number
+
+    def _forward_run(self, head: RunHead, batch: bytes) -> int:
+        """Forward packets with one topic as they came, if all its subscribers take them so; returns how many."""
+        end = head.end
+        body, after = packet_bounds(batch, head.start, end)
+        topic_end = body + 2
+        if topic_end <= after:
+            topic_end += batch[body] << 8 | batch[body + 1]
+        if topic_end > after or (head.is_v5 and topic_end == after):
+            return 0
+        fanout = self._topics.get(batch[body + 2 : topic_end])
+        fanouts = self._fanouts
+        if fanout is None or fanout.generation != fanouts.generation or fanouts.is_busy:
+            return 0
+        at = head.start
+        packets: list[bytes] = []
+        while at < end:
+            _, after = packet_bounds(batch, at, end)
+            if batch[at] != _PLAIN_PUBLISH:
+                return 0
+            packets.append(batch[at:after])
+            at = after
+        fanout.forward_all(packets)
+        return len(packets)
 
     def _cache(self, publication: Publication, version: int) -> None:
         """Cache the fan-out of a topic whose packets go to subscribers as they came."""
@@ -167,7 +195,12 @@ class Receiver:
             self._topics.clear()
         self._topics[publish.topic.encode()] = fanout
 
-    def _publication(self, head: RunHead, packet: bytes, body: int, version: int, position: int) -> Publication:
+    def _received_at(self, head: RunHead) -> float:
+        return self._runtime.now() - head.age_ms / 1000
+
+    def _publication(
+        self, head: RunHead, packet: bytes, body: int, version: int, received_at: float, position: int
+    ) -> Publication:
         """Return the message of a packet, with the id and the age that its node has given."""
         try:
             publish: Publish = decode_publish(packet, body, version)
@@ -175,9 +208,7 @@ class Receiver:
             raise MalformedBatch(f"a packet that can't be read: {error.text}") from None
         if not publish.topic:
             raise MalformedBatch("a packet without a topic")
-        runtime = self._runtime
-        received_at = runtime.now() - head.age_ms / 1000
-        publication = Publication(publish, version, head.publisher, received_at, runtime.message_ids)
+        publication = Publication(publish, version, head.publisher, received_at, self._runtime.message_ids)
         publication.use_number(head.uid, head.counter + position)
         publication.here_only = frozenset(head.groups) if head.groups else _NO_GROUPS
         return publication
@@ -195,12 +226,18 @@ class Receiver:
 
     # QoS 1 and 2
 
-    def _publications(self, head: RunHead, packets: list[tuple[bytes, int]]) -> list[Publication]:
+    def _publications(self, head: RunHead, batch: bytes) -> list[Publication]:
+        """Return the messages of a run."""
         version = V5 if head.is_v5 else V311
-        return [
-            self._publication(head, packet, body, version, position)
-            for position, (packet, body) in enumerate(packets)
-        ]
+        received_at = self._received_at(head)
+        publications: list[Publication] = []
+        at, end = head.start, head.end
+        while at < end:
+            body, after = packet_bounds(batch, at, end)
+            packet = batch[at:after]
+            publications.append(self._publication(head, packet, body - at, version, received_at, len(publications)))
+            at = after
+        return publications
 
     def _deliver_assured(
         self,
@@ -216,12 +253,14 @@ class Receiver:
         ``is_old``: it was sent before a session arrived here, which may have got it where it was.
         """
         is_plain = head.flags in _PLAIN_RUN
+        is_first = not head.flags & (CLIENTS | AGAIN)
+        resent = self._resender.resent
         for publication in publications:
-            if head.flags & (CLIENTS | AGAIN) == 0 and self._resender.was_resent(publication):
+            if is_first and resent and (publication.uid, publication.counter) in resent:
                 pending.append(run(self._again(publication, head, number, answer)))
                 number += 1
                 continue
-            if is_old and not head.flags & (CLIENTS | AGAIN):
+            if is_old and is_first:
                 pending.append(run(self._deliver_checked(publication, head, number, answer)))
                 number += 1
                 continue

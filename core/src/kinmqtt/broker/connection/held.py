@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from kinmqtt.broker.message.ticket import Ticket
 
 
@@ -29,7 +27,7 @@ class HeldAcknowledgements:
     __slots__ = ("_entries", "slow")
 
     def __init__(self) -> None:
-        self._entries: deque[HeldAcknowledgement] = deque()
+        self._entries: list[HeldAcknowledgement] = []
         self.slow = 0
         """The number of those that wait for a node whose link had no credit."""
 
@@ -46,14 +44,13 @@ class HeldAcknowledgements:
     def take(self) -> list[HeldAcknowledgement]:
         """Remove and return those that wait for nothing any more."""
         entries = self._entries
-        taken: list[HeldAcknowledgement] = []
-        while entries:
-            held = entries[0]
+        taken = 0
+        for held in entries:
             ticket = held.ticket
             if ticket is not None and ticket.pending:
                 break
-            entries.popleft()
-            taken.append(held)
+            taken += 1
             if held.is_slow:
                 self.slow -= 1
-        return taken
+        self._entries = entries[taken:]
+        return entries[:taken]

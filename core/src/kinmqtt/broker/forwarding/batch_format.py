@@ -39,8 +39,10 @@ NAMED_USER: Final = 32
 """The publisher has a user name."""
 RETAINED: Final = 64
 """They are to be retained: nodes do not share a retain store."""
+ONE_TOPIC: Final = 128
+"""They have the same topic, QoS 0, and neither RETAIN nor properties."""
 
-_KNOWN: Final = 127
+_KNOWN: Final = 255
 
 REFUSED: Final = 1
 """A queue was full and refused the message."""
@@ -160,6 +162,7 @@ def read_batch(batch: bytes) -> list[RunHead]:
         if flags & CLIENTS:
             for _ in range(reader.number(2)):
                 clients.append(reader.text())
+        flags &= ~NAMED_USER
         head = RunHead(flags, Publisher(client_id, username), uid, counter, age_ms, tuple(groups), tuple(clients))
         head.start = reader.offset
         reader.skip(length)

@@ -192,14 +192,16 @@ class Forwarder:
 
     # Messages
 
-    def forward_packet(self, routes: tuple[LinkRoute, ...], packet: bytes, publisher: Publisher, is_v5: bool) -> None:
-        """Forward a QoS 0 packet as it came."""
+    def forward_packet(
+        self, routes: tuple[LinkRoute, ...], packet: bytes, publisher: Publisher, is_v5: bool, topic: str
+    ) -> None:
+        """Forward a QoS 0 packet, without RETAIN and properties, as it came."""
         turn = self._runtime.turn
         for route in routes:
             if route.link is None or route.link.is_gone:
                 continue
             push = route.link.push
-            push.note(packet, publisher, is_v5)
+            push.note(packet, publisher, is_v5, topic)
             turn.packets_for(push).append(packet)
 
     def forward(
@@ -296,7 +298,7 @@ class Forwarder:
         push = link.push
         is_v5 = flags != 0
         if plain and not groups and publication.expires_at is None:
-            push.note(packet, publication.publisher, is_v5)
+            push.note(packet, publication.publisher, is_v5, None)
         else:
             age_ms = int(max(0.0, self._runtime.now() - publication.received_at) * 1000)
             head = RunHead(flags | (PLAIN if plain else 0), publication.publisher, 0, 0, age_ms, groups)

@@ -7,7 +7,16 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, V5_PACKETS, GroupKey, RunHead, batch_head, write_run
+from kinmqtt.broker.forwarding.batch_format import (
+    AGAIN,
+    ONE_TOPIC,
+    PLAIN,
+    V5_PACKETS,
+    GroupKey,
+    RunHead,
+    batch_head,
+    write_run,
+)
 from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
@@ -73,6 +82,7 @@ class PushOutbox(Outbox):
         "_run_bytes",
         "_send",
         "_starts",
+        "_topic",
         "_version",
         "node",
         "routes_version",
@@ -93,6 +103,8 @@ class PushOutbox(Outbox):
         self._publisher: Publisher | None = None
         """The publisher of the last run, if it may be continued."""
         self._is_v5 = False
+        self._topic: str | None = None
+        """The topic of all packets of the last run, if they have one."""
         self._run_bytes = 0
 
     @property
@@ -100,14 +112,22 @@ class PushOutbox(Outbox):
         """The node's name, for log lines."""
         return f"node {self.node.name}"
 
-    def note(self, packet: bytes, publisher: Publisher, is_v5: bool) -> None:
-        """Note the run of a packet that the caller appends: for subscribers that are not in a shared subscription."""
+    def note(self, packet: bytes, publisher: Publisher, is_v5: bool, topic: str | None) -> None:
+        """Note the run of a packet that the caller appends: for subscribers that are not in a shared subscription.
+
+        ``topic`` is that of a packet without RETAIN and properties; the same object for the same topic.
+        """
         if publisher is self._publisher and is_v5 is self._is_v5 and self._run_bytes < BATCH_BYTES:
             self._run_bytes += len(packet)
+            if topic is not self._topic and self._topic is not None:
+                self._topic = None
+                self._heads[-1].flags &= ~ONE_TOPIC
             return
         self._publisher = publisher
         self._is_v5 = is_v5
-        self._begin(RunHead(PLAIN | V5_PACKETS if is_v5 else PLAIN, publisher, 0, 0, 0), packet)
+        self._topic = topic
+        flags = PLAIN | V5_PACKETS if is_v5 else PLAIN
+        self._begin(RunHead(flags if topic is None else flags | ONE_TOPIC, publisher, 0, 0, 0), packet)
 
     def note_apart(self, packet: bytes, head: RunHead) -> None:
         """Note a packet that the caller appends as a run of its own."""

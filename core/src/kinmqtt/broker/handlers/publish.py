@@ -12,7 +12,7 @@ from kinmqtt_spi.services.limiter import LimitDecision
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
-    from kinmqtt.broker.forwarding.node_link import LinkRoute
+    from kinmqtt.broker.routing.fanout import Fanout
 
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
@@ -40,7 +40,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 route.bytes += len(frame)
                 fanout = route.fanout
                 if fanout.links is not None:  # type: ignore[union-attr]
-                    _forward(connection, fanout.links, frame)  # type: ignore[union-attr]
+                    _forward(connection, fanout, frame)  # type: ignore[arg-type]
                 fanout.forward(frame)  # type: ignore[union-attr]
                 return None
         except IndexError:
@@ -49,10 +49,11 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
     return IncomingPublish(connection, session_of(connection), packet).process(frame, body)
 
 
-def _forward(connection: Connection, links: tuple[LinkRoute, ...], frame: bytes) -> None:
+def _forward(connection: Connection, fanout: Fanout, frame: bytes) -> None:
     """Forward a plain QoS 0 packet to the nodes that have subscribers for it."""
     publisher = session_of(connection).publisher
-    connection.services.forwarder.forward_packet(links, frame, publisher, connection.version == V5)
+    links = fanout.links or ()
+    connection.services.forwarder.forward_packet(links, frame, publisher, connection.version == V5, fanout.topic)
 
 
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:

@@ -110,6 +110,23 @@ class Fanout:
         if self._denied:
             self._count_denied()
 
+    def forward_all(self, packets: list[bytes]) -> None:
+        """Send several packets like :meth:`forward`."""
+        if not self._shared:
+            return
+        sessions = self._shared[0][1]
+        turn = self._runtime.turn
+        for session in sessions:
+            turn.packets_for(session.outbox).extend(packets)
+        for packet in packets:
+            if len(packet) >= SHARED_BYTES:
+                turn.has_large = True
+        self._runtime.statistics.messages_sent.value += len(sessions) * len(packets)
+        if len(sessions) > HEAVY:
+            self._runtime.slices.is_heavy = True
+        if self._denied:
+            self._runtime.statistics.dropped["not_authorized"].value += self._denied * len(packets)
+
     def _send(self, sessions: list[Session], packet: bytes) -> None:
         """Send the same packet to several sessions."""
         turn = self._runtime.turn

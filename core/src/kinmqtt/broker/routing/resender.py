@@ -39,22 +39,18 @@ class Resender:
         self._router = router
         self._forwarder = forwarder
         self._session_of = session_of
-        self._resent: dict[tuple[int, int], float] = {}
-        """By node uid and counter of a message that was sent again: when, in the order of these times."""
+        self.resent: dict[tuple[int, int], float] = {}
+        """By node uid and counter of a message that came here as one that sessions may have: when, in this order.
+
+        Its first copy may come later, if it waited for a link: then that is the one that they may have.
+        """
         self._locks: dict[str, DeferredLock] = {}
         """By client id: one message after the other, each until it is committed. Else two copies of a message that
         come at once would not know of each other."""
 
-    def was_resent(self, publication: Publication) -> bool:
-        """Return whether a message came here as one that sessions may have, not long ago.
-
-        Its first copy may come after that one, if it waited for a link: then it is the one that they may have.
-        """
-        return bool(self._resent) and (publication.uid, publication.counter) in self._resent
-
     def _note(self, publication: Publication) -> None:
         now = self._runtime.clock.monotonic()
-        resent = self._resent
+        resent = self.resent
         resent[(publication.uid, publication.counter)] = now
         while len(resent) > MAX_RESENT or next(iter(resent.values())) < now - KNOWN_S:
             del resent[next(iter(resent))]
