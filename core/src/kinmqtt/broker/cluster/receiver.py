@@ -142,7 +142,7 @@ class Receiver:
                 fanout = topics.get(batch[body + 2 : end])
                 if (
                     fanout is not None
-                    and fanout.generation == fanouts.generation
+                    and (fanout.generation == fanouts.generation or fanouts.renew(fanout))
                     and not fanouts.is_busy
                     and (not is_v5 or (end < after and not batch[end]))
                     and end <= after
@@ -172,7 +172,9 @@ class Receiver:
             return 0
         fanout = self._topics.get(batch[body + 2 : topic_end])
         fanouts = self._fanouts
-        if fanout is None or fanout.generation != fanouts.generation or fanouts.is_busy:
+        if fanout is None or fanouts.is_busy:
+            return 0
+        if fanout.generation != fanouts.generation and not fanouts.renew(fanout):
             return 0
         at = head.start
         packets: list[bytes] = []

@@ -30,7 +30,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             if (
                 route is not None
                 and route.straight
-                and route.fanout.generation == fanouts.generation  # type: ignore[union-attr]
+                and (route.fanout.generation == fanouts.generation or fanouts.renew(route.fanout))  # type: ignore[union-attr, arg-type]
                 and not fanouts.is_busy
                 # A length beyond the packet cuts the topic, and the cut topic may be cached.
                 and end <= len(frame)

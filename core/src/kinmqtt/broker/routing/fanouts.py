@@ -137,11 +137,7 @@ class Fanouts:
         """Return the current fan-out of a topic."""
         fanout = self._cached.get(topic)
         if fanout is not None:
-            if fanout.generation == self.generation:
-                return fanout
-            if self._is_unaffected(fanout):
-                fanout.generation = self.generation
-                self._cached.move_to_end(topic)
+            if fanout.generation == self.generation or self.renew(fanout):
                 return fanout
             self._drop(topic)
         incremental = self._incremental.get(topic)
@@ -150,6 +146,15 @@ class Fanouts:
                 return self._cache(topic, incremental.fanout(self.generation, self._links_for(topic)), 0)
             del self._incremental[topic]
         return self._build(topic)
+
+    def renew(self, fanout: Fanout) -> bool:
+        """Make a fan-out current again that no change has affected; ``False`` if it is outdated."""
+        if not self._is_unaffected(fanout):
+            return False
+        fanout.generation = self.generation
+        if self._cached.get(fanout.topic) is fanout:
+            self._cached.move_to_end(fanout.topic)
+        return True
 
     def is_current(self, fanout: Fanout) -> bool:
         """Return whether a fan-out is current."""
