@@ -12,13 +12,29 @@ from kinmqtt_spi.values import Maybe, NodeIdentity
 
 BARRIER_LIMIT_S: Final = 1.0
 
-RouteKey = tuple[str, str | None]
+RouteKey = str | tuple[str, str]
+"""A topic filter; with the name of the group for a shared subscription. There are very many of the former."""
+
+_TOLD: Final = 1
+_QOS_SHIFT: Final = 1
+_QOS: Final = 3 << _QOS_SHIFT
+_SUBSCRIBER: Final = 8
 
 
 class Announcer:
     """Counts this node's subscribers by route, and announces what changes."""
 
-    __slots__ = ("_added", "_backend", "_is_scheduled", "_later", "_removed", "_routes", "_unsynchronised", "version")
+    __slots__ = (
+        "_added",
+        "_backend",
+        "_is_scheduled",
+        "_later",
+        "_removed",
+        "_routes",
+        "_unsynchronised",
+        "_weights",
+        "version",
+    )
 
     def __init__(
         self,
@@ -35,8 +51,10 @@ class Announcer:
         self._later = later
         self._is_scheduled = False
         self.version = 0
-        self._routes: dict[RouteKey, list[int]] = {}
-        """The number of subscribers, the highest QoS, the weight, and whether the other nodes were told."""
+        self._routes: dict[RouteKey, int] = {}
+        """The number of subscribers, the highest QoS, and whether the other nodes were told, as bits of a number."""
+        self._weights: dict[RouteKey, int] = {}
+        """Of shared subscriptions: how many members are connected, if there are any."""
         self._added: dict[RouteKey, RouteChange] = {}
         self._removed: dict[RouteKey, RouteChange] = {}
 
@@ -48,49 +66,55 @@ class Announcer:
 
         The highest QoS never falls while the route lasts: an answer too many is awaited, none too few.
         """
-        key = (filter, share_group)
+        key = _key(filter, share_group)
         route = self._routes.get(key)
         if route is None:
             was_told = self._removed.pop(key, None) is not None
-            self._routes[key] = [1, qos, 0 if share_group is not None else 1, was_told]
+            self._routes[key] = _SUBSCRIBER | qos << _QOS_SHIFT | was_told
         else:
             if is_new:
-                route[0] += 1
-            if qos <= route[1]:
+                route += _SUBSCRIBER
+            is_higher = qos > (route & _QOS) >> _QOS_SHIFT
+            self._routes[key] = route & ~_QOS | qos << _QOS_SHIFT if is_higher else route
+            if not is_higher:
                 return
-            route[1] = qos
         self._announce(key)
 
     def unsubscribed(self, filter: str, share_group: str | None) -> None:
         """Uncount a subscription that is removed."""
-        key = (filter, share_group)
-        route = self._routes[key]
-        route[0] -= 1
-        if not route[0]:
-            del self._routes[key]
-            self._added.pop(key, None)
-            if route[3]:
-                self._removed[key] = RouteChange(filter, share_group)
-                self._schedule()
+        key = _key(filter, share_group)
+        route = self._routes[key] - _SUBSCRIBER
+        if route >= _SUBSCRIBER:
+            self._routes[key] = route
+            return
+        del self._routes[key]
+        self._weights.pop(key, None)
+        self._added.pop(key, None)
+        if route & _TOLD:
+            self._removed[key] = RouteChange(filter, share_group)
+            self._schedule()
 
     def weigh(self, filter: str, share_group: str, weight: int) -> None:
         """Set the number of connected members of a shared subscription."""
-        route = self._routes.get((filter, share_group))
-        if route is not None and route[2] != weight:
-            route[2] = weight
-            self._announce((filter, share_group))
+        key = (filter, share_group)
+        if key in self._routes and self._weights.get(key, 0) != weight:
+            self._weights[key] = weight
+            self._announce(key)
 
     def renew(self, filter: str, share_group: str | None) -> int:
         """Announce a route again, whether it has changed or not; returns the version with which that is done.
 
         Messages that another node has sent by an earlier version were not sent for a subscriber that came now.
         """
-        self._announce((filter, share_group))
+        self._announce(_key(filter, share_group))
         return self.version + 1
 
     def _announce(self, key: RouteKey) -> None:
-        _, qos, weight, _ = self._routes[key]
-        self._added[key] = RouteChange(key[0], key[1], qos, weight)
+        qos = (self._routes[key] & _QOS) >> _QOS_SHIFT
+        if isinstance(key, str):
+            self._added[key] = RouteChange(key, None, qos)
+        else:
+            self._added[key] = RouteChange(*key, qos, self._weights.get(key, 0))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -106,7 +130,7 @@ class Announcer:
         added, self._added = self._added, {}
         removed, self._removed = self._removed, {}
         for key in added:
-            self._routes[key][3] = True
+            self._routes[key] |= _TOLD
         self.version += 1
         self._backend.routes_update(self.version, list(added.values()), list(removed.values()))
 
@@ -122,3 +146,7 @@ class Announcer:
         if laggards and self._unsynchronised is not None:
             self._unsynchronised.value += 1
         return laggards
+
+
+def _key(filter: str, share_group: str | None) -> RouteKey:
+    return filter if share_group is None else (filter, share_group)
