@@ -18,13 +18,14 @@ _BEFORE_KEY: Final = re.compile(r"[ \t]*")
 _BETWEEN_KEYS: Final = re.compile(r"[ \t]*\.[ \t]*")
 _EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
 _HEADER_END: Final = re.compile(r"[ \t]*\]\]?")
-_KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*+"|'[^']*'""")
+# Without possessive quantifiers, which match wrongly in Python 3.11.2 (cpython#101955): Debian 12 has it.
+_KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*'""")
 # A closing """ may have one or two quotes of the text right before it. A date-time may hold one space.
 _SCALAR: Final = re.compile(
     r'''
-      """(?:[^"\\]|\\.|"(?!""))*+"{3,5}
-    | \'\'\'(?:[^']|'(?!\'\'))*+'{3,5}
-    | "(?:[^"\\]|\\.)*+"
+      """[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"{3,5}
+    | \'\'\'[^']*(?:'(?!\'\')[^']*)*'{3,5}
+    | "[^"\\]*(?:\\.[^"\\]*)*"
     | '[^']*'
     | (?:\d{4}-\d\d-\d\d[ ](?=\d))?[^\s,\]}\#]+
     ''',
