@@ -62,3 +62,18 @@ def test_a_shared_subscription_of_a_node_that_is_gone_waits_for_its_adoption() -
 
     assert len(publisher.of(Puback)) == 2
     assert sorted(payload for _, payload, _ in member.messages) == [b"1", b"2"]
+
+
+def test_an_answer_that_cannot_be_read_leaves_no_publisher_without_answer() -> None:
+    """Its publishers are sent away: they send their messages again."""
+    nodes = Nodes(2)
+    nodes.brokers[1].connect("sub", 5).subscribe("a", qos=1)
+    nodes.settle()
+    nodes.backends[1].listener.received = lambda origin, batch, assured: b"\xff"  # type: ignore[method-assign]
+    publisher = nodes.brokers[0].connect("p", 5)
+    publisher.publish("a", b"1", qos=1)
+    nodes.settle()
+
+    assert publisher.closed
+    assert publisher.of(Puback) == []
+    assert nodes.brokers[0].broker.forwarder.unanswered == 0

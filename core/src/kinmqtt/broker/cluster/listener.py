@@ -123,7 +123,8 @@ class Nodes:
         """Adopt what a node leaves behind; its routes are kept until all its sessions have new owners."""
         waiting = self._succeeding[link] = []
         try:
-            await self._bury(link.node)
+            if not await self._until(lambda: self._bury(link.node)):
+                log.error("node {node} can't be buried: what it has left is adopted later", node=link.node.name)
             is_adopted = await self._until(lambda: self._is_adopted(link.node))
         except BaseException:
             is_adopted = False
@@ -178,15 +179,12 @@ class Nodes:
     async def _is_settled(self) -> bool:
         return not self._succeeding and await self._all_answer_yes(NOBODY)
 
-    async def _bury(self, node: NodeIdentity) -> None:
+    async def _bury(self, node: NodeIdentity) -> bool:
         """Declare a node dead in the session store, and adopt what falls to this one."""
-        try:
-            await resolve(self._runtime.stores.session.bury(node))
-        except ServiceUnavailable as error:
-            log.error("node {node} can't be buried: {error}", node=node.name, error=error)
-            return
+        await resolve(self._runtime.stores.session.bury(node))
         await self._sessions.adopt_orphaned(self._runtime.clock.now())
         await self._adopt_values()
+        return True
 
     async def _adopt_values(self) -> None:
         """Give plugins the values that they have persisted on a node which is gone."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from kinmqtt.broker.message.publication import Publication
     from kinmqtt.broker.routing.groups import Group
     from kinmqtt.broker.services import Services
 
@@ -144,22 +143,29 @@ class Rerouter(Rerouting):
         clock = self._runtime.clock
         deadline = clock.monotonic() + HELD_LIMIT_S
         looks = 0
-        while not await self._deliver_to_owner(message.publication, client_id):
-            looks = looks + 1 if self._knows_all else 0
+        while not (found := await self._deliver_to_owner(message, client_id)):
+            # A node that could not tell may have it.
+            looks = looks + 1 if self._knows_all and found is not None else 0
             if looks > NOBODY_AFTER:
                 return  # The session has ended.
             if clock.monotonic() >= deadline:
                 raise ServiceUnavailable(f"no node has the session of {client_id!r}", ReasonCode.SERVER_BUSY)
             await pause(clock, LOOK_S)
 
-    async def _deliver_to_owner(self, publication: Publication, client_id: str) -> bool:
-        """Deliver to the session of a client, wherever it is; ``False`` if no node has it now."""
+    async def _deliver_to_owner(self, message: Forwarded, client_id: str) -> bool | None:
+        """Deliver to the session of a client, wherever it is.
+
+        Returns ``False`` if no node has it now, and ``None`` if one could not tell, or could not commit the message.
+        """
+        publication = message.publication
         session = await self._services.sessions.settled(client_id)
         if session is not None:
             if await self._services.resender.deliver_to_session(publication, session):
                 await self._runtime.turn.committed()
+            else:
+                message.ticket.is_refused = True
             return True
-        found = False
+        found: bool | None = False
         for link in self._forwarder.links():
             ticket = Ticket()
             settled: Deferred[None] = Deferred()
@@ -167,17 +173,27 @@ class Rerouter(Rerouting):
             self._forwarder.send(link, Forwarded(publication, ticket, False, (), (client_id,), True, searching=True))
             self._runtime.turn.touch()
             await settled
-            found = found or (ticket.failure is None and not ticket.is_elsewhere)
+            if ticket.failure is None and not ticket.is_elsewhere:
+                message.ticket.is_refused |= ticket.is_refused
+                return True
+            if ticket.failure is not None:
+                found = None
         return found
 
     # A node that is gone
 
     async def _after_adoption(self, node: NodeIdentity) -> None:
         """Route the messages again that a dead node has not answered, once its sessions have new owners."""
-        adopted = await self._succeeded(node)
-        messages = self._orphaned.pop(node)
-        for message in messages:
-            await self._finish(message, self._route_again(message, adopted))
+        adopted = False
+        try:
+            adopted = await self._succeeded(node)
+        finally:
+            for message in self._orphaned.pop(node):
+                try:
+                    await self._finish(message, self._route_again(message, adopted))
+                except Exception:
+                    # It is settled, and the others wait.
+                    log.failure("a message for node {node} could not be sent on", node=node.name)
 
     async def _route_again(self, message: Forwarded, adopted: bool) -> None:
         if not adopted:

@@ -26,7 +26,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket, TicketOwner
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.hooks.awaitables import as_deferred
-from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
+from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.values import NodeIdentity, Publisher
@@ -342,8 +342,8 @@ class Forwarder:
         if isinstance(answer, Awaitable):
             self._look_at_credit(node)
             deferred: Deferred[bytes] = as_deferred(answer)
-            deferred.addCallback(partial(self._answered, node, messages))
-            deferred.addErrback(partial(self._failed, node, messages))
+            deferred.addCallbacks(partial(self._answered, node, messages), partial(self._failed, node, messages))
+            deferred.addErrback(partial(log.failure, "the answer of node {node} was not applied", node=node.name))
         else:
             self._answered(node, messages, answer)
 
@@ -361,7 +361,12 @@ class Forwarder:
 
     def _answered(self, node: NodeIdentity, messages: list[Forwarded], answer: bytes) -> None:
         """Settle the messages of a batch, and send those on that the node could not take."""
-        verdicts = read_answer(answer, len(messages)) if answer else ()
+        try:
+            verdicts = read_answer(answer, len(messages)) if answer else []
+        except MalformedBatch:
+            self._runtime.statistics.malformed.value += 1
+            self._failed(node, messages, Failure())
+            return
         self._look_at_credit(node)
         self.unanswered -= len(messages)
         self._runtime.turn.touch()
