@@ -126,6 +126,11 @@ class Nodes:
             if not await self._until(lambda: self._bury(link.node)):
                 log.error("node {node} can't be buried: what it has left is adopted later", node=link.node.name)
             is_adopted = await self._until(lambda: self._is_adopted(link.node))
+            if not is_adopted:
+                text = (
+                    "sessions of node {node} have no owner after {limit_s:g} s; messages for them are lost until then"
+                )
+                log.error(text, node=link.node.name, limit_s=HELD_LIMIT_S)
         except BaseException:
             is_adopted = False
             raise

@@ -229,7 +229,7 @@ class Turn:
         return done
 
     def drained(self) -> Deferred[None]:
-        """Fires when no commit is pending; used for an orderly stop."""
+        """Fires when this turn's writes, and all before them, are committed or have failed."""
         done: Deferred[None] = Deferred()
         self.batch.after_commit.append(lambda: done.callback(None))
         self.batch.on_commit_failed.append(lambda reason: done.callback(None))
