@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
-from kinmqtt.broker.forwarding import node_link
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -283,10 +282,11 @@ def test_a_batch_that_cannot_be_written_leaves_no_publisher_without_answer(monke
     nodes.settle()
     pub = back(nodes.brokers[0], "pub", silent=True)
 
-    def fail(*arguments: object) -> int:
+    def fail() -> float:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(node_link, "write_run", fail)
+    [link] = nodes.brokers[0].broker.forwarder.links()
+    monkeypatch.setattr(link.assured, "_now", fail)
     pub.publish("a", b"x", qos=1, packet_id=7)
     nodes.settle()
     monkeypatch.undo()

@@ -260,9 +260,9 @@ class AssuredOutbox(Outbox):
         self._last = None
         pieces = [batch_head(self._version)]
         size_bytes = first = 0
-        now = self._now()
         starts.append(len(messages))
         try:
+            now = self._now()
             for number, head in enumerate(heads):
                 end = starts[number + 1]
                 head.age_ms = int(max(0.0, now - times[number]) * 1000)
