@@ -51,6 +51,7 @@ COMPILED = (
     "kinmqtt/broker/handlers/publish_answer.py",
     "kinmqtt/broker/keepalive.py",
     "kinmqtt/broker/limiting.py",
+    "kinmqtt/broker/message/audience.py",
     "kinmqtt/broker/message/delivery.py",
     "kinmqtt/broker/message/message_ids.py",
     "kinmqtt/broker/message/publication.py",

@@ -23,6 +23,7 @@ from kinmqtt.broker.forwarding.batch_format import (
     routes_version,
     write_answer,
 )
+from kinmqtt.broker.message.audience import Audience
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.routed import Routed
@@ -47,7 +48,7 @@ CACHED_TOPICS: Final = 8192
 
 _PLAIN_RUN: Final = (PLAIN, PLAIN | V5_PACKETS)
 _NOBODY: Final[frozenset[str]] = frozenset()
-_NO_GROUPS: Final[frozenset[tuple[str, str]]] = frozenset()
+_NO_GROUPS: Final = Audience(frozenset())
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
 
@@ -155,7 +156,7 @@ class Receiver:
             if is_plain:
                 self._cache(publication, version)
             elif spared:
-                publication.had_by = spared
+                publication.leave_out(spared)
             self._route(publication, head)
             at = after
             number += 1
@@ -212,7 +213,7 @@ class Receiver:
             raise MalformedBatch("a packet without a topic")
         publication = Publication(publish, version, head.publisher, received_at, self._runtime.message_ids)
         publication.use_number(head.uid, head.counter + position)
-        publication.here_only = frozenset(head.groups) if head.groups else _NO_GROUPS
+        publication.audience = Audience(frozenset(head.groups)) if head.groups else _NO_GROUPS
         return publication
 
     def _route(self, publication: Publication, head: RunHead) -> Maybe[Routed]:
@@ -313,7 +314,7 @@ class Receiver:
                 served.append(key)
             else:
                 answer.verdicts.append((number, NO_MEMBER, *key))
-        publication.here_only = frozenset(served)
+        publication.serve_only(frozenset(served))
 
     def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:
         """Name the clients that would get a message here, but whose sessions have moved."""
@@ -335,7 +336,7 @@ class Receiver:
             self._name_moved(publication, number, answer)
             kept = self._resender.kept_here(publication.publish.topic)
             if kept:
-                publication.had_by = kept
+                publication.leave_out(kept)
                 if not await self._resender.deliver_here(publication):
                     answer.verdicts.append((number, REFUSED, "", ""))
         if head.groups:
@@ -348,7 +349,7 @@ class Receiver:
         if head.flags & PLAIN:
             self._name_moved(publication, number, answer)
             accepted = await self._resender.deliver_here(publication)
-        for key in publication.here_only or ():
+        for key in (publication.audience and publication.audience.groups) or ():
             accepted &= self._router.deliver_to_group(key, publication)
         if not accepted:
             answer.verdicts.append((number, REFUSED, "", ""))

@@ -7,6 +7,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from kinmqtt.broker.message.audience import Audience
 from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.mqtt.codec.properties import written_properties
@@ -31,7 +32,6 @@ class Publication:
 
     __slots__ = (
         "_counter",
-        "_id",
         "_ids",
         "_message",
         "_parts",
@@ -40,10 +40,9 @@ class Publication:
         "_payload",
         "_uid",
         "_written",
+        "audience",
         "expires_at",
         "frame_version",
-        "had_by",
-        "here_only",
         "in_flight",
         "packet_bytes",
         "publish",
@@ -72,13 +71,9 @@ class Publication:
         """The number of connected clients to which it is in flight."""
         self.ticket: Ticket | None = None
         """The answers of other nodes that it awaits; ``None`` if there are none."""
-        self.here_only: frozenset[tuple[str, str]] | None = None
-        """If not ``None``: other nodes have it already, and of the shared subscriptions, by name and filter, only
-        these are served here."""
-        self.had_by: frozenset[str] | None = None
-        """The clients whose sessions have it already, by another way; ``None`` if there are none."""
+        self.audience: Audience | None = None
+        """Which subscribers of this node it is for; ``None`` for all."""
         self._ids = ids
-        self._id: MessageId | None = None
         self._uid = ids.uid
         self._counter = -1
         """The counter of its message id; below 0 until it is minted."""
@@ -116,10 +111,7 @@ class Publication:
     @property
     def id(self) -> MessageId:
         """The message id; minted on first use."""
-        id = self._id
-        if id is None:
-            id = self._id = MessageId(self._uid, self.counter)
-        return id
+        return MessageId(self._uid, self.counter)
 
     @property
     def counter(self) -> int:
@@ -136,7 +128,6 @@ class Publication:
 
     def use_id(self, id: MessageId) -> None:
         """Set the message id that another node, or this one before, has given."""
-        self._id = id
         self._uid = id.node
         self._counter = id.counter
 
@@ -144,6 +135,14 @@ class Publication:
         """Set the message id, like :meth:`use_id`, without making one: few messages need it."""
         self._uid = uid
         self._counter = counter
+
+    def serve_only(self, groups: frozenset[tuple[str, str]]) -> None:
+        """Note that other nodes have it already, and which shared subscriptions are served on this one."""
+        self.audience = Audience(groups, None if self.audience is None else self.audience.without)
+
+    def leave_out(self, client_ids: frozenset[str]) -> None:
+        """Note the clients whose sessions have it already."""
+        self.audience = Audience(None if self.audience is None else self.audience.groups, client_ids)
 
     @property
     def message(self) -> Message:

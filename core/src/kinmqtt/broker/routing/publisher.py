@@ -86,7 +86,7 @@ class MessagePublisher:
         self._runtime.turn.touch()
         publication = Publication.of(self.completed(message))
         if message.topic.startswith(SYS_PREFIX) and not self._resender.is_alone:
-            publication.here_only = self._router.groups_here(message.topic)
+            publication.serve_only(self._router.groups_here(message.topic))
         return self.take(publication)
 
     async def publish_with(self, message: Message, along: Callable[[], None], again: bool = False) -> None:
@@ -124,7 +124,7 @@ class MessagePublisher:
                 resender.follow(publication, client_id)
             if wanted - here:
                 await self._settled(publication.ticket)
-            publication.had_by = await resender.who_has(publication, here)
+            publication.leave_out(await resender.who_has(publication, here))
             wanted = here
             if resender.kept_here(topic) == here:
                 return

@@ -225,15 +225,18 @@ class Router:
         groups = fanout.groups  # A plugin called below may make the fan-out outdated.
         links = fanout.links
         accepted = self._to_targets(publication, fanout, after_commit)
+        if not groups and links is None:
+            return _DELIVERED if accepted else Routed.REFUSED
         return self._to_groups(publication, groups, links, after_commit, accepted)
 
     def _to_targets(self, publication: Publication, fanout: Fanout, after_commit: bool) -> bool:
         accepted = True
-        had_by = publication.had_by
-        if after_commit or had_by:
+        audience = publication.audience
+        without = None if audience is None else audience.without
+        if after_commit or without:
             give = deliver_after_commit if after_commit else deliver
             for target in fanout.targets:
-                if had_by is None or target.session.client_id not in had_by:
+                if without is None or target.session.client_id not in without:
                     accepted &= give(self._runtime, target, publication)
         elif publication.publish.qos:
             accepted = fanout.deliver_acknowledged(publication)
@@ -251,19 +254,20 @@ class Router:
     ) -> Routed:
         """Deliver to a member of each shared subscription, here or on another node, and to the other nodes."""
         elected: dict[NodeLink, list[GroupKey]] | None = None
-        here_only = publication.here_only
+        audience = publication.audience
+        groups_here = None if audience is None else audience.groups
         for group in groups:
-            if group.nodes is not None and here_only is None:
+            if group.nodes is not None and groups_here is None:
                 link = self.election.elect(group)
                 if link is not None:
                     if elected is None:
                         elected = {}
                     elected.setdefault(link, []).append((group.name, group.filter))
                     continue
-            elif here_only is not None and (group.name, group.filter) not in here_only:
+            elif groups_here is not None and (group.name, group.filter) not in groups_here:
                 continue
             accepted &= self._serve(group, publication, after_commit)
-        if here_only is None and (links is not None or elected is not None):
+        if groups_here is None and (links is not None or elected is not None):
             accepted &= self._forward(publication, links or (), elected, after_commit)
         return _DELIVERED if accepted else Routed.REFUSED
 
@@ -309,7 +313,7 @@ class Router:
         """
         fanout = self.fanouts.get(publication.publish.topic)
         elected, here = self.election.elect_all(fanout.groups)
-        publication.here_only = frozenset(here)
+        publication.serve_only(frozenset(here))
         if fanout.links is not None or elected:
             self._forwarder.forward(publication, fanout.links or (), elected, again)
         return publication.ticket
@@ -350,7 +354,7 @@ class Router:
         """Deliver a message from another node to subscribers of this one.
 
         ``is_plain``: to those that are not in a shared subscription. Of the shared ones, only those are served that
-        the message names in ``here_only``.
+        the message names in its ``audience``.
         """
         fanout = self.fanouts.get(publication.publish.topic)
         if is_plain and fanout.is_large:

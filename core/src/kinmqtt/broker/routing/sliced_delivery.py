@@ -60,9 +60,10 @@ class SlicedDelivery:
         """Whether all queues have accepted it so far."""
         self._next = 0
         self._targets: Sequence[Target] = fanout.begin_slices(publication)
-        had_by = publication.had_by
-        if had_by:
-            self._targets = [each for each in self._targets if each.session.client_id not in had_by]
+        audience = publication.audience
+        without = None if audience is None else audience.without
+        if without:
+            self._targets = [each for each in self._targets if each.session.client_id not in without]
 
     def deliver_slice(self) -> bool:
         """Deliver until the slice is over; returns whether the delivery is complete."""

@@ -120,7 +120,7 @@ def _served_by_each_node() -> Sequence[Change]:
     route = Router.route_from_node
 
     def route_all(self: Any, publication: Any, is_plain: bool) -> Any:
-        publication.here_only = self.groups_here(publication.publish.topic)
+        publication.serve_only(self.groups_here(publication.publish.topic))
         return route(self, publication, is_plain)
 
     return [(Router, "route_from_node", route_all), (Receiver, "_deliver_simply", lambda *_: False)]
