@@ -120,6 +120,45 @@ class TestMembers:
         assert nodes.news[0].states_of(B)[-1] is MemberState.REMOVED
         assert [member.node.uid for member in here.members()] == [1, 7]
 
+    def test_a_node_that_the_core_does_not_take_is_no_member(self) -> None:
+        """A core has a bound on other nodes; the owner learns of it, and may try again."""
+        nodes = Nodes("a")
+        here, news = nodes.backends[0], nodes.news[0]
+        took = news.member_changed
+
+        def refuse(member: Member) -> None:
+            raise ServiceUnavailable("this node can have 64 other nodes, and has as many")
+
+        news.member_changed = refuse  # type: ignore[method-assign]
+        with pytest.raises(ServiceUnavailable, match="64 other nodes"):
+            here.member(Member(B, MemberState.UP))
+        refused = [each.node for each in here.members()]
+        news.member_changed = took  # type: ignore[method-assign]
+        here.member(Member(B, MemberState.UP))
+
+        assert refused == [A]
+        assert [each.node for each in here.members()] == [A, B]
+
+    def test_routes_that_the_core_could_not_apply_are_not_confirmed(self) -> None:
+        """The barrier does not count on them, and with the next change all routes are sent again."""
+        nodes = Nodes("a", "b")
+        here, news = nodes.backends[0], nodes.news[1]
+        took = news.routes_changed
+
+        def fail(*changes: Any) -> None:
+            raise RuntimeError("a defect")
+
+        news.routes_changed = fail  # type: ignore[method-assign]
+        here.routes_update(1, [RouteChange("a")], [])
+        behind = here.route_barrier(1, 1.0)
+        nodes.clock.advance(2.0)
+        news.routes_changed = took  # type: ignore[method-assign]
+        here.routes_update(2, [RouteChange("b")], [])
+        nodes.clock.advance(1.0)
+
+        assert outcome(behind) == [B]
+        assert {each.filter for _, _, added, _ in news.routes for each in added} == {"a", "b"}
+
     def test_a_node_is_up_when_its_routes_are_known(self) -> None:
         """Whoever tells that a node is UP, it is JOINING here until its routes have arrived."""
         nodes = Nodes("a", "b")

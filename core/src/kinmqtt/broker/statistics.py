@@ -10,6 +10,7 @@ DROP_REASONS: Final = (
     "expired",
     "intercepted",
     "link_full",
+    "node_gone",
     "not_authorized",
     "offline",
     "outbound_buffer_full",

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
-from kinmqtt.mqtt.packets import Puback
-from kinmqtt_spi.values import Message, MessageId
+from kinmqtt.mqtt.packets import DisconnectPacket, Puback
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.values import Maybe, Message, MessageId, NodeIdentity
+
+
+def hold_routes(listener: Any, origin: NodeIdentity) -> Callable[[], None]:
+    """Hold what a listener would learn of a node's routes; returns what lets it learn that."""
+    held: list[tuple[Any, ...]] = []
+    apply = listener.routes_changed
+
+    def hold(node: NodeIdentity, *changes: Any) -> None:
+        if node == origin:
+            held.append((node, *changes))
+        else:
+            apply(node, *changes)
+
+    def release() -> None:
+        listener.routes_changed = apply
+        for each in held:
+            apply(*each)
+
+    listener.routes_changed = hold
+    return release
 
 
 def test_a_batch_sent_before_a_session_arrived_spares_what_it_has() -> None:
@@ -77,3 +102,94 @@ def test_an_answer_that_cannot_be_read_leaves_no_publisher_without_answer() -> N
     assert publisher.closed
     assert publisher.of(Puback) == []
     assert nodes.brokers[0].broker.forwarder.unanswered == 0
+
+
+def test_messages_for_sessions_that_find_no_owner_are_refused_and_not_lost() -> None:
+    """C4: while a dead node's sessions can't be adopted, publishers are sent away unacknowledged, again and again."""
+    nodes = Nodes(3)
+    nodes.brokers[2].connect("g", 5, expiry_s=600).subscribe("a", qos=1)
+    nodes.settle()
+    silent = (nodes.backends[1].me, nodes.backends[0].me)
+    nodes.wires.cut.add(silent)
+    nodes.kill(2)
+    for payload in (b"1", b"2"):
+        publisher = nodes.brokers[0].connect("p", 5)
+        publisher.publish("a", payload, qos=1)
+        nodes.advance(31)
+        assert publisher.of(Puback) == []
+        assert [each.reason for each in publisher.of(DisconnectPacket)] == [ReasonCode.SERVER_BUSY]
+    nodes.wires.cut.discard(silent)
+    nodes.advance(2)
+    publisher = nodes.brokers[0].connect("p", 5)
+    publisher.publish("a", b"3", qos=1)
+    nodes.advance(1)
+    member = nodes.brokers[1].connect("g", 5, expiry_s=600, clean_start=False)
+    nodes.settle()
+
+    assert len(publisher.of(Puback)) == 1
+    assert b"3" in [payload for _, payload, _ in member.messages]
+
+
+def test_a_publisher_to_a_dead_node_is_not_read_from_while_its_message_waits() -> None:
+    """What waits is bounded in bytes: by what each publisher has sent in one read."""
+    nodes = Nodes(3)
+    nodes.brokers[2].connect("g", 5, expiry_s=600).subscribe("a", qos=1)
+    nodes.settle()
+    nodes.wires.cut.add((nodes.backends[1].me, nodes.backends[0].me))
+    nodes.kill(2)
+    publisher = nodes.brokers[0].connect("p", 5)
+
+    publisher.publish("a", b"1", qos=1)
+    nodes.settle()
+
+    assert not publisher.link.reading
+
+
+def test_a_session_that_moves_twice_is_followed_by_its_newest_filters() -> None:
+    """It came back, subscribed to something else, and moved again while messages were still sent after it."""
+    nodes = Nodes(3)
+    nodes.brokers[0].connect("m", 5, expiry_s=60).subscribe("a", qos=1)
+    nodes.settle()
+    nodes.brokers[1].connect("m", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    nodes.brokers[0].connect("m", 5, expiry_s=60, clean_start=False).subscribe("b", qos=1)
+    nodes.settle()
+    late = hold_routes(nodes.backends[2].listener, nodes.backends[1].me)
+    member = nodes.brokers[1].connect("m", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    publisher = nodes.brokers[2].connect("p", 5)
+    publisher.publish("b", b"1", qos=1)
+    nodes.settle()
+
+    assert len(publisher.of(Puback)) == 1
+    assert [payload for _, payload, _ in member.messages] == [b"1"]
+    late()
+    nodes.advance(31)
+    assert len(nodes.brokers[0].broker.router.announcer) == 0
+    assert nodes.brokers[0].broker.forwarder.links_for("b")[0].clients == ()
+
+
+def test_a_message_that_a_sessions_owner_cannot_commit_is_not_taken_for_nobodys() -> None:
+    """C2: the new owner's store fails for longer than all looks at the nodes take; then the message arrives."""
+    nodes = Nodes(3)
+    nodes.brokers[0].connect("m", 5, expiry_s=60).subscribe("a", qos=1)
+    nodes.settle()
+    hold_routes(nodes.backends[2].listener, nodes.backends[1].me)
+    member = nodes.brokers[1].connect("m", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    publisher = nodes.brokers[2].connect("p", 5)
+    listener = nodes.backends[1].listener
+    received = listener.received
+
+    def fails(origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
+        raise ServiceUnavailable("its store is away")
+
+    listener.received = fails  # type: ignore[method-assign]
+    publisher.publish("a", b"1", qos=1)
+    nodes.advance(5)
+    assert publisher.of(Puback) == []
+    listener.received = received  # type: ignore[method-assign]
+    nodes.advance(5)
+
+    assert len(publisher.of(Puback)) == 1
+    assert [payload for _, payload, _ in member.messages] == [b"1"]

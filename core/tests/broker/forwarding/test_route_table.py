@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt.broker.forwarding.filter_table import FilterTable
-from kinmqtt.broker.forwarding.route_table import MAX_NODES, RouteTable
-from kinmqtt_spi.services.cluster import RouteChange
+from kinmqtt.broker.forwarding.route_table import RouteTable
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.cluster import MAX_OTHER_NODES, RouteChange
 from kinmqtt_spi.topics import matches
 
 levels = st.sampled_from(("a", "b", "", "$SYS", "+"))
@@ -99,9 +100,9 @@ def test_routes_are_those_of_the_living(changes: list[tuple[str, int, RouteChang
 def test_a_cluster_has_an_end() -> None:
     """There are as many numbers as bits; those of nodes that are gone are used again."""
     table = RouteTable()
-    numbers = [table.add_node() for _ in range(MAX_NODES)]
+    numbers = [table.add_node() for _ in range(MAX_OTHER_NODES)]
     table.put(numbers[7], RouteChange("a"))
-    with pytest.raises(OverflowError, match="65 nodes"):
+    with pytest.raises(ServiceUnavailable, match="64 other nodes"):
         table.add_node()
 
     table.remove_node(numbers[7])

@@ -113,7 +113,8 @@ class MeshBackend(ClusterBackend):
 
         States only go forward. A new uid under a name removes the process that had it before. A node is reported as
         UP when its routes are known, and as reachable again when it knows this node's. Members may be told before
-        :meth:`start`, which waits for the routes of these.
+        :meth:`start`, which waits for the routes of these. Raises
+        :class:`~kinmqtt_spi.errors.ServiceUnavailable` for a new member if the core takes no more nodes.
         """
         local = self._local
         node = member.node
@@ -312,7 +313,12 @@ class MeshBackend(ClusterBackend):
         uid = member.node.uid
         peer = self._peers[uid] = Peer(local, member, self)
         self._known[uid] = member.state
-        local.listener.member_changed(peer.member)
+        try:
+            local.listener.member_changed(peer.member)
+        except ServiceUnavailable:
+            del self._peers[uid], self._known[uid]
+            peer.close()
+            raise
         self._update(peer)
         peer.begin()
 

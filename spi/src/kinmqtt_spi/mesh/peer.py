@@ -173,8 +173,7 @@ class Peer:
             link.answer(sequence, b"")
             self._owner.progressed(self)
         elif kind == ROUTES:
-            self._take_routes(body)
-            link.answer(sequence, self.routes.answer)
+            self._take_routes(sequence, body)
             self._owner.progressed(self)
         elif kind == CLAIM:
             client_id, epoch = unpack_claim(body)
@@ -195,15 +194,22 @@ class Peer:
         else:
             raise MalformedFrame(f"a call of the unknown kind {kind}")
 
-    def _take_routes(self, body: bytes) -> None:
+    def _take_routes(self, sequence: int, body: bytes) -> None:
+        """Apply a chunk of routes. One that the core could not apply is not confirmed: all are sent again."""
+        local, link = self._local, self.link
         changes = self.routes.take(body[1:])
         if changes is None or not (changes[0] or changes[1] or self.routes.version):
+            link.answer(sequence, self.routes.answer)
             return
-        local = self._local
+
+        def failed(error: ServiceUnavailable) -> None:
+            self.routes = RouteCopy()
+            link.fail(sequence, error)
+
         local.finish(
             lambda: local.listener.routes_changed(self.node, self.routes.version, *changes),
-            lambda _: None,
-            lambda _: None,
+            lambda _: link.answer(sequence, self.routes.answer),
+            failed,
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Enum, Flag, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import frozen
 
@@ -35,6 +35,9 @@ class MemberState(Enum):
 
 GONE = frozenset({MemberState.DOWN, MemberState.REMOVED})
 """The states of a node that will answer nothing any more."""
+
+MAX_OTHER_NODES: Final = 64
+"""The most other nodes that a core takes, those included that are gone and whose sessions have no owner yet."""
 
 
 @frozen(slots=True)
@@ -150,7 +153,10 @@ class ClusterListener(Protocol):
         """
 
     def member_changed(self, member: Member) -> None:
-        """Report that a member's state or reachability changed."""
+        """Report that a member's state or reachability changed.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` for a new node if there are :data:`MAX_OTHER_NODES`.
+        """
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
         """Report that another node owns a client id now, which may be connected here."""
@@ -218,7 +224,8 @@ class ClusterBackend(ABC):
 
         The batch is sent again after a lost connection, and reaches the node once. The call fails with
         :class:`~kinmqtt_spi.errors.NodeGone` when the node is DOWN or REMOVED, and never because of time. It fails
-        with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the node could not commit the messages.
+        with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the node could not commit the messages, or if the link
+        has no room for the batch: then it was not sent.
         """
 
     @abstractmethod

@@ -72,7 +72,7 @@ class NodeFigures:
             "routes/others": lambda: len(forwarder.routes),
             "messages/forwarded": lambda: statistics.forwarded.value,
             "messages/received": lambda: statistics.from_nodes.value,
-            "messages/dropped": lambda: statistics.dropped["link_full"].value,
+            "messages/dropped": lambda: statistics.dropped["link_full"].value + statistics.dropped["node_gone"].value,
             "messages/unanswered": lambda: forwarder.unanswered,
         }
         return [

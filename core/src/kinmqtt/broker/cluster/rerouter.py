@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.cluster.succession import HELD_LIMIT_S, LOOK_S
 from kinmqtt.broker.forwarding.forwarder import Rerouting
 from kinmqtt.broker.forwarding.node_link import Forwarded
 from kinmqtt.broker.message.ticket import Ticket
@@ -32,12 +33,6 @@ MAX_ELECTIONS: Final = 120
 
 NOBODY_AFTER: Final = 4
 """After so many looks at all nodes, one soon after the other, what none of them has is nowhere."""
-
-HELD_LIMIT_S: Final = 30.0
-"""How long a message waits for the adoption of a dead node's sessions, or for the owner of a session that moved."""
-
-LOOK_S: Final = 0.25
-"""The pause between two looks."""
 
 
 class Rerouter(Rerouting):
@@ -188,12 +183,20 @@ class Rerouter(Rerouting):
         try:
             adopted = await self._succeeded(node)
         finally:
+            by_publisher: dict[str, list[Forwarded]] = {}
             for message in self._orphaned.pop(node):
-                try:
-                    await self._finish(message, self._route_again(message, adopted))
-                except Exception:
-                    # It is settled, and the others wait.
-                    log.failure("a message for node {node} could not be sent on", node=node.name)
+                by_publisher.setdefault(message.publication.publisher.client_id, []).append(message)
+            for messages in by_publisher.values():
+                run(self._in_order(node, messages, adopted)).addErrback(self._log_failure)
+
+    async def _in_order(self, node: NodeIdentity, messages: list[Forwarded], adopted: bool) -> None:
+        """Route the messages of one publisher again, one after the other (MQTT-4.6.0-6)."""
+        for message in messages:
+            try:
+                await self._finish(message, self._route_again(message, adopted))
+            except Exception:
+                # It is settled, and the others wait.
+                log.failure("a message for node {node} could not be sent on", node=node.name)
 
     async def _route_again(self, message: Forwarded, adopted: bool) -> None:
         if not adopted:

@@ -95,7 +95,7 @@ class Forwarder:
         return len(self._by_number) > len(self._links)
 
     def link_to(self, node: NodeIdentity) -> NodeLink:
-        """Return the link to a node; made on first use. Raises ``OverflowError`` for too many nodes."""
+        """Return the link to a node; made on first use. Raises ServiceUnavailable for too many nodes."""
         link = self._links.get(node.uid)
         if link is None:
             number = self.routes.add_node()
@@ -198,7 +198,10 @@ class Forwarder:
         """Forward a QoS 0 packet, without RETAIN and properties, as it came."""
         turn = self._runtime.turn
         for route in routes:
-            if route.link is None or route.link.is_gone:
+            if route.link is None:
+                continue
+            if route.link.is_gone:
+                self._runtime.statistics.dropped["node_gone"].value += 1
                 continue
             push = route.link.push
             push.note(packet, publisher, is_v5, topic)
@@ -275,6 +278,8 @@ class Forwarder:
     def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
         ticket = message.ticket
         if link.is_gone:
+            # It may wait long: its publisher should not send more meanwhile.
+            ticket.is_slow = True
             self._rerouting.node_gone(link.node, message)
             return
         ticket.expect()
@@ -294,6 +299,7 @@ class Forwarder:
         groups: tuple[GroupKey, ...],
     ) -> None:
         if link.is_gone:
+            self._runtime.statistics.dropped["node_gone"].value += 1
             return
         push = link.push
         is_v5 = flags != 0

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kinmqtt.broker.forwarding.filter_table import FilterTable
-from kinmqtt_spi.services.cluster import RouteChange
-
-MAX_NODES: Final = 64
-"""The most other nodes: a route has one bit for each."""
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.cluster import MAX_OTHER_NODES, RouteChange
 
 SWEPT_AT_ONCE: Final = 2000
 """The most filters that one call of :meth:`RouteTable.sweep` looks at."""
@@ -29,7 +27,7 @@ class Groups:
 
 
 class RouteTable:
-    """Routes by filter; a node is a number below :data:`MAX_NODES`.
+    """Routes by filter; a node is a number below :data:`MAX_OTHER_NODES`.
 
     A filter's nodes are one integer: bit N for a route of node N, and bit N + 64 if it has a subscriber above QoS 0.
     """
@@ -43,10 +41,10 @@ class RouteTable:
         self._masks: dict[int, int] = {}
         """Equal masks share one object: there are few, and a million routes."""
         self._alive = 0
-        self._free = list(range(MAX_NODES - 1, -1, -1))
+        self._free = list(range(MAX_OTHER_NODES - 1, -1, -1))
         self._unswept: dict[int, list[str]] = {}
         """By number of a removed node: filters that may still have its routes."""
-        self.routes = [0] * MAX_NODES
+        self.routes = [0] * MAX_OTHER_NODES
         """The number of routes by node."""
 
     def __len__(self) -> int:
@@ -54,11 +52,11 @@ class RouteTable:
         return sum(self.routes)
 
     def add_node(self) -> int:
-        """Return the number of a new node; raises ``OverflowError`` for more than :data:`MAX_NODES`."""
+        """Return the number of a new node; raises ServiceUnavailable for too many."""
         if not self._free:
             self._sweep_all()
         if not self._free:
-            raise OverflowError(f"a cluster has at most {MAX_NODES + 1} nodes")
+            raise ServiceUnavailable(f"this node can have {MAX_OTHER_NODES} other nodes, and has as many")
         node = self._free.pop()
         self._alive |= 1 << node
         return node
@@ -115,11 +113,11 @@ class RouteTable:
         mask = found if isinstance(found, int) else 0
         bit = 1 << node
         had = mask & bit
-        mask &= ~(bit | bit << MAX_NODES)
+        mask &= ~(bit | bit << MAX_OTHER_NODES)
         if qos >= 0:
             mask |= bit
             if qos:
-                mask |= bit << MAX_NODES
+                mask |= bit << MAX_OTHER_NODES
         if not mask:
             self._plain.put(filter, None)
         else:
@@ -159,7 +157,7 @@ class RouteTable:
         while nodes:
             bit = nodes & -nodes
             nodes ^= bit
-            found.append((bit.bit_length() - 1, bool(union & bit << MAX_NODES)))
+            found.append((bit.bit_length() - 1, bool(union & bit << MAX_OTHER_NODES)))
         return found
 
     def groups_for(self, topic: str) -> dict[tuple[str, str], GroupMembers]:

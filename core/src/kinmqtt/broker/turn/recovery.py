@@ -47,12 +47,23 @@ class CommitFailed(Exception):
 class WriteRecovery:
     """Holds the writes that await a retry, and the callbacks for failed commits."""
 
-    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_moved", "_on_unopened", "_stores", "failed")
+    __slots__ = (
+        "_awaiting",
+        "_on_commit_failed",
+        "_on_fenced",
+        "_on_moved",
+        "_on_unopened",
+        "_stores",
+        "failed",
+        "fenced",
+    )
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self.failed = 0
         """The number of batches that were not committed."""
+        self.fenced = 0
+        """The number of batches with writes for sessions that a later owner holds."""
         self._awaiting: dict[str, RetryWrites] = {}
         """By client id; added to later turns' writes, before them."""
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
@@ -120,6 +131,7 @@ class WriteRecovery:
         Their publishers are disconnected without acknowledgement and then send the messages again, maybe to the
         broker of the later owner.
         """
+        self.fenced += bool(batch.fenced)
         for client_id in batch.fenced:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
             # The store does not say which write it refused. If that was a retry, this node may have claimed the

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from kinmqtt import TWIN
-from kinmqtt.broker.cluster.listener import Nodes
+from kinmqtt.broker.cluster.moved_sessions import MovedSessions
 from kinmqtt.broker.cluster.receiver import Answer, Receiver
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.forwarding.announcer import Announcer
@@ -72,8 +72,8 @@ def _no_moved() -> Sequence[Change]:
     return [
         (Answer, "written", written),
         (Receiver, "_name_moved", name_moved),
-        (Nodes, "_dropped", nothing),
-        (Nodes, "_follow", nothing),
+        (MovedSessions, "dropped", nothing),
+        (MovedSessions, "follow", nothing),
     ]
 
 
