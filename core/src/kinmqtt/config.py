@@ -78,6 +78,7 @@ class ServiceSettings:
     session: str | None = setting(None, help="the session store")
     event: str | None = setting(None, help="the event log")
     cluster: str | None = setting(None, help="the cluster backend")
+    lease: str | None = setting(None, help="the lease that decides a split of the cluster; there is no built-in one")
 
 
 @frozen(slots=True)

@@ -48,3 +48,21 @@ def test_promises_that_are_kept_start() -> None:
     nodes = Nodes(2, settings=BrokerSettings(require=("no_loss", "order_per_publisher")))
 
     assert nodes.brokers[0].connect("c", 5).connack.reason == 0
+
+
+class Sharing(Weak):
+    """A cluster backend that works only where all nodes use the same stores."""
+
+    needs_shared_stores = True
+
+
+def test_a_backend_that_needs_shared_stores_is_refused_without_them() -> None:
+    """In one sentence that names the backend, the store, and the way out."""
+    with pytest.raises(AssemblyError) as raised:
+        BrokerHarness(plugins={"sharing": Sharing()})
+
+    assert str(raised.value) == (
+        "the cluster backend of plugin 'sharing' needs stores that all brokers share, but the session store of "
+        "plugin 'memory' is this node's own: set session, queue and retain in [services] to a plugin that shares "
+        "them, as redis_session"
+    )

@@ -152,6 +152,23 @@ def test_a_port_in_use_stops_what_was_started(reactor: Reactor, diary: Diary) ->
     assert reactor.stops == 1
 
 
+def test_a_broker_that_is_out_of_its_cluster_ends_and_says_why(reactor: Reactor, diary: Diary) -> None:
+    """The command then begins anew with a new process; it has failed at nothing."""
+    service = service_of(reactor)
+    service.startService()
+    reactor.advance(0)
+    nodes = service.broker.lifecycle._nodes
+
+    nodes.expelled("the others can't reach it")
+    nodes.expelled("said twice")
+
+    assert service.expelled == "the others can't reach it"
+    assert service.failed is None
+    assert reactor.stops == 1
+    service.stopService()
+    reactor.advance(0)
+
+
 def test_told_to_stop_while_it_starts(reactor: Reactor, diary: Diary) -> None:
     """A service that is stopped while a plugin still starts opens nothing when that plugin is done."""
     pending: Deferred[None] = Deferred()

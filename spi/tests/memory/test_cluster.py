@@ -18,6 +18,8 @@ ELSEWHERE = NodeIdentity("elsewhere", 0xAB)
 class Listener:
     """Keeps what it is told of members; a single node has no other news."""
 
+    lease = None
+
     def __init__(self) -> None:
         self.members: list[Member] = []
 
@@ -32,6 +34,9 @@ class Listener:
 
     def routes_changed(self, node: object, version: object, added: object, removed: object) -> None:
         raise AssertionError
+
+    def expelled(self, reason: object) -> None:
+        raise AssertionError(reason)
 
     def session_claimed(self, client_id: object, epoch: object, owner: object) -> None:
         raise AssertionError

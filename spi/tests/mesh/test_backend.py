@@ -148,7 +148,7 @@ class TestMembers:
         def fail(*changes: Any) -> None:
             raise RuntimeError("a defect")
 
-        news.routes_changed = fail  # type: ignore[method-assign]
+        news.routes_changed = fail  # type: ignore[assignment, method-assign]
         here.routes_update(1, [RouteChange("a")], [])
         behind = here.route_barrier(1, 1.0)
         nodes.clock.advance(2.0)

@@ -23,13 +23,13 @@ from kinmqtt.hooks.asyncio_services import on_asyncio
 from kinmqtt.hooks.awaitables import is_pending
 from kinmqtt.hooks.context import PluginContext
 from kinmqtt.hooks.denial_log import DenialLogger
-from kinmqtt.hooks.manager import PROVIDERS, PluginManager
+from kinmqtt.hooks.manager import PROVIDERS, Implementation, PluginManager
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
 from kinmqtt_spi.metrics import MetricRegistry
-from kinmqtt_spi.services.cluster import ClusterBackend
+from kinmqtt_spi.services.cluster import ClusterBackend, ClusterLease
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.limiter import LimiterNeeds
 from kinmqtt_spi.services.plugin import Clock
@@ -78,6 +78,8 @@ class Assembly:
     stores: Stores
     index: SubscriptionIndex
     cluster: ClusterBackend
+    lease: ClusterLease | None
+    """``None`` if no plugin provides one."""
     limiter_needs: Mapping[str, LimiterNeeds]
     """By name of the limiter."""
     providers: Mapping[str, str]
@@ -125,6 +127,7 @@ def assemble(
         cast(EventLog, provided.get("event", EventLog)),
     )
     cluster = cast(ClusterBackend, provided.get("cluster", ClusterBackend))
+    lease = cast("ClusterLease | None", provided.get_optional("lease", ClusterLease))
     check_promises(settings.require, cluster, stores, provided.by)
     return Assembly(
         settings,
@@ -139,6 +142,7 @@ def assemble(
         stores,
         cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
         cluster,
+        lease,
         _limiter_needs(manager),
         provided.by,
         tuple(environment.listeners),
@@ -163,7 +167,13 @@ class _Provided:
         self.by: dict[str, str] = {}
 
     def get(self, family: str, interface: type[Any]) -> object:
-        implementation = self._manager.provider(family, self._defaults[family])
+        return self._service(self._manager.provider(family, self._defaults[family]), family, interface)
+
+    def get_optional(self, family: str, interface: type[Any]) -> object | None:
+        implementation = self._manager.optional_provider(family)
+        return None if implementation is None else self._service(implementation, family, interface)
+
+    def _service(self, implementation: Implementation, family: str, interface: type[Any]) -> object:
         plugin = implementation.plugin
         hook = PROVIDERS[family]
         try:

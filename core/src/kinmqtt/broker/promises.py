@@ -22,8 +22,14 @@ def check_promises(
 ) -> None:
     """Raise :class:`AssemblyError` for the first promise of ``[broker] require`` that cannot be kept.
 
-    ``providers`` names the plugin of each family.
+    A backend may need stores that all nodes share, whatever the settings require. ``providers`` names the plugin of
+    each family.
     """
+    if backend.needs_shared_stores and (lacking := _lacking(SHARED_STORES, backend, stores, providers)):
+        raise AssemblyError(
+            f"the cluster backend of plugin {providers['cluster']!r} needs stores that all brokers share, but "
+            f"{lacking}: set session, queue and retain in [services] to a plugin that shares them, as redis_session"
+        )
     for promise in required:
         for part in _PARTS.get(promise, (promise,)):
             lacking = _lacking(part, backend, stores, providers)

@@ -216,7 +216,15 @@ def _run(parsed: argparse.Namespace) -> int:
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
+    if service.expelled is not None and service.failed is None:
+        _start_again()
     return _complain(service.failed) if service.failed is not None else 0
+
+
+def _start_again() -> NoReturn:
+    """Become a new process of the same command: as a member of its cluster, this one is over."""
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _check(parsed: argparse.Namespace) -> int:

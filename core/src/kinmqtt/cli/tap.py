@@ -99,9 +99,13 @@ def makeService(options: Options) -> IService:
 
 
 def _exit_with_failure(service: Any) -> None:
-    """Exit with status 1 if the broker could not start; twistd itself can't set its exit status."""
-    if service.failed is not None:
-        sys.stderr.write(f"kinmqtt: {service.failed}\n")
+    """Exit with status 1 if the broker could not start, or is out of its cluster, so that a supervisor restarts it.
+
+    twistd itself can't set its exit status.
+    """
+    why = service.failed or service.expelled
+    if why is not None:
+        sys.stderr.write(f"kinmqtt: {why}\n")
         sys.stderr.flush()
         # At the interpreter's exit, so that twistd can remove its pidfile first.
         atexit.register(os._exit, 1)

@@ -31,8 +31,9 @@ PROVIDERS: Final[dict[str, str]] = {
     "session": "session_store",
     "event": "event_log",
     "cluster": "cluster_backend",
+    "lease": "cluster_lease",
 }
-"""Exclusive family to the hook that provides its service."""
+"""Exclusive family to the hook that provides its service. All but ``lease`` have a built-in provider."""
 
 
 @frozen(slots=True)
@@ -149,10 +150,23 @@ class PluginManager:
     def provider(self, family: str, default: str) -> Implementation:
         """Return the provider of an exclusive family: the named one, else the only installed one, else the built-in.
 
+        Raises :class:`AssemblyError` as :meth:`optional_provider` does, or if the built-in is disabled.
+        """
+        built_in = next((each for each in self.implementations(PROVIDERS[family]) if each.plugin == default), None)
+        chosen = self.optional_provider(family) or built_in
+        if chosen is not None:
+            return chosen
+        raise AssemblyError(
+            f"nothing provides the {family} service: the built-in {default!r} is disabled and no installed "
+            f"plugin has a {PROVIDERS[family]} hook{HINTS.get(default, '')}"
+        )
+
+    def optional_provider(self, family: str) -> Implementation | None:
+        """Return the named provider of an exclusive family, else the only installed one, else ``None``.
+
         Raises :class:`AssemblyError` if there are two candidates and none is named, or if the named one can't serve.
         """
-        hook = PROVIDERS[family]
-        found = {impl.plugin: impl for impl in self.implementations(hook)}
+        found = {impl.plugin: impl for impl in self.implementations(PROVIDERS[family])}
         wanted = self.selection.services.get(family)
         if wanted is not None:
             return self._named_provider(family, wanted, found)
@@ -162,13 +176,7 @@ class PluginManager:
                 f"plugins {' and '.join(map(repr, installed))} both provide the {family} service; "
                 f"name one: services.{family} = {installed[0]!r}"
             )
-        name = installed[0] if installed else default
-        if name not in found:
-            raise AssemblyError(
-                f"nothing provides the {family} service: the built-in {default!r} is disabled and no installed "
-                f"plugin has a {hook} hook{HINTS.get(default, '')}"
-            )
-        return found[name]
+        return found[installed[0]] if installed else None
 
     def _named_provider(self, family: str, wanted: str, found: dict[str, Implementation]) -> Implementation:
         if wanted in found:

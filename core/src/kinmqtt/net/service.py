@@ -82,6 +82,9 @@ class BrokerService(Service):
         self._collector = Collector()
         self.failed: str | None = None
         """Why the broker could not start."""
+        self.expelled: str | None = None
+        """Why the other nodes of the cluster have declared this process DOWN: it is to be started again."""
+        self.broker.when_expelled(self._end_as_expelled)
 
     def startService(self) -> None:
         """Start; a failure stops the reactor, and the process exits with status 1."""
@@ -169,6 +172,12 @@ class BrokerService(Service):
 
     def _look_at_all(self) -> None:
         self._collector.look_at_all(self.broker.overload.level > Level.NORMAL)
+
+    def _end_as_expelled(self, reason: str) -> None:
+        if self.expelled is None:
+            self.expelled = reason
+            if self.running:
+                self._reactor.callWhenRunning(self._reactor.stop)
 
     def _give_up(self, failure: Any) -> None:
         if failure.check(SpiError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from core_harness.nodes import Nodes
 from kinmqtt.broker.lifecycle import WAVE_CLIENTS
 from kinmqtt.hooks.awaitables import run
 from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Pubcomp
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.cluster import MemberState
 
 
 def test_clients_of_a_leaving_node_are_sent_to_another_in_waves() -> None:
@@ -65,3 +68,30 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_a_node_leaves() -> None:
 
     assert len(publisher.of(Puback)) + len(publisher.of(Pubcomp)) == 40
     assert sorted(int(payload) for _, payload, _ in back.messages) == list(range(40))
+
+
+def test_an_expelled_node_sends_its_clients_to_no_other_and_acknowledges_nothing() -> None:
+    """C15: the others count it as DOWN, so it ends at once: 0x8B, and no waves."""
+    nodes = Nodes(2)
+    reasons: list[str] = []
+    [here, there] = nodes.brokers
+    there.connect("sub", 5).subscribe("a", qos=1)
+    nodes.settle()
+    here.broker.when_expelled(reasons.append)
+    backend = nodes.backends[0]
+    nodes.wires.cut.add((nodes.backends[1].me, backend.me))
+    publisher = here.connect("p", 5)
+    publisher.publish("a", b"1", qos=1)
+    nodes.settle()
+    members = backend.members
+    backend.members = lambda: [  # type: ignore[method-assign]
+        evolve(each, state=MemberState.DOWN) if each.node == backend.me else each for each in members()
+    ]
+    backend.listener.expelled("the others can't reach it")
+    run(here.broker.stop())
+    nodes.settle()
+
+    assert reasons == ["the others can't reach it"]
+    assert [each.reason for each in publisher.of(DisconnectPacket)] == [ReasonCode.SERVER_SHUTTING_DOWN]
+    assert publisher.of(Puback) == []
+    nodes.advance(40)

@@ -104,7 +104,7 @@ def test_a_batch_is_not_answered_if_a_session_moved_in_an_earlier_turn_of_it() -
     )
     answer.addErrback(lambda failure: failures.append(failure.getErrorMessage()))
     fenced = Batch()
-    fenced.fenced = frozenset({"kept"})
+    fenced.fenced = {"kept"}
 
     recovery.notify_fenced(fenced)
     nodes.settle()

@@ -39,7 +39,7 @@ WORK = {
 }
 """By family, a method that the traffic below leads to."""
 
-FAMILIES = sorted(PROVIDERS)
+FAMILIES = sorted(DEFAULTS)
 
 
 class Provider:

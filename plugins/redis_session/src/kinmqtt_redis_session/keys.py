@@ -66,6 +66,10 @@ class Keys:
         """The key of a node's lease."""
         return b"%s{n}:l:%d" % (self._prefix, uid)
 
+    def cluster_lease(self) -> bytes:
+        """The key of the lease that decides a split of the cluster."""
+        return self._prefix + b"{n}:c"
+
 
 def shard_of(name: bytes) -> int:
     """The shard of the indexes that a client is in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from attrs import frozen
@@ -149,6 +149,18 @@ class MeshBackend(ClusterBackend):
         peer = self._peers.get(node.uid)
         return peer is not None and peer.link.established
 
+    def known_routes(self) -> Iterator[tuple[NodeIdentity, Sequence[RouteChange]]]:
+        """Yield each node with the routes that are known of it, this node first."""
+        local = self._started()
+        yield local.node, local.routes.routes()
+        for peer in tuple(self._peers.values()):
+            yield peer.node, peer.routes.routes()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started, and has not been stopped."""
+        return self._local is not None
+
     # The core's side
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
@@ -183,11 +195,11 @@ class MeshBackend(ClusterBackend):
         self._look(self._clock.monotonic() + deadline_s)
         return self._waits.until_none(self._busy, _nothing, deadline_s)
 
-    def stop(self) -> None:
+    def stop(self) -> Maybe[None]:
         """Close all links; the other nodes learn that this process is gone. What is unanswered fails."""
         local, self._local = self._local, None
         if local is None:
-            return
+            return None
         local.state = MemberState.REMOVED
         self._waits.end()
         peers = tuple(self._peers.values())
@@ -197,6 +209,7 @@ class MeshBackend(ClusterBackend):
             peer.tell_state()
             for token in peer.close():
                 token.fail(ServiceUnavailable(f"node {local.node.name} has stopped"))
+        return None
 
     def members(self) -> Sequence[Member]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""

@@ -119,6 +119,10 @@ class RouteLog:
         self._logged = 0
         self._limit = limit
 
+    def routes(self) -> Sequence[RouteChange]:
+        """Return all routes."""
+        return tuple(self._routes.values())
+
     def update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
         """Change routes. Raises ``ValueError`` if the version is not above the one before."""
         if version <= self.version:
@@ -260,6 +264,10 @@ class RouteCopy:
         self._flags: int | None = None
         self._before = self._version = 0
         self._changes: list[tuple[RouteChange, bool]] = []
+
+    def routes(self) -> Sequence[RouteChange]:
+        """Return all routes."""
+        return tuple(self._routes.values())
 
     @property
     def answer(self) -> bytes:

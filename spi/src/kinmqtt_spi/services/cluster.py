@@ -127,8 +127,41 @@ class HandOff(ABC):
         """Abort the hand-off: the session stays with its former owner."""
 
 
+class ClusterLease(ABC):
+    """The lease that decides a split of the cluster: at most one node holds it at a time, by the store's clock.
+
+    A cluster has one, in a store that all its nodes share. Where nodes can't reach each other, only the side of the
+    holder may declare the others DOWN (Akka's strategy "lease-majority"). Nodes are told apart by their uid.
+
+    The holder can't read the store's clock. It counts ``ttl_s`` on its own monotonic clock from before the call of
+    :meth:`acquire`, not from the answer, and must not act later than that (Gray and Cheriton, "Leases", SOSP 1989).
+    A holder that has lost the lease must not act, and neither may a node that got no answer. A process that was
+    paused may still act too late: epochs fence what it writes.
+    """
+
+    @abstractmethod
+    def acquire(self, holder: NodeIdentity, ttl_s: float) -> Maybe[bool]:
+        """Take the lease for ``ttl_s`` seconds from now, or renew it if this node has it.
+
+        Returns ``True`` if this node has it now, ``False`` if another node has it. Raises
+        :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then nobody may act, and this node
+        may have the lease or not. Raises ``ValueError`` if ``ttl_s`` is not positive and finite.
+        """
+
+    @abstractmethod
+    def release(self, holder: NodeIdentity) -> Maybe[None]:
+        """Give up the lease at once; does nothing if another node has it, or nobody.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then the lease ends in time.
+        """
+
+
 class ClusterListener(Protocol):
-    """The core's interface for reports of a backend about other nodes."""
+    """The core's interface for reports of a backend about other nodes, and what a backend may use of the core's."""
+
+    @property
+    def lease(self) -> ClusterLease | None:
+        """The lease that decides a split of the cluster; ``None`` if no plugin provides one."""
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Route another node's messages to this node's subscribers.
@@ -158,6 +191,13 @@ class ClusterListener(Protocol):
         Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` for a new node if there are :data:`MAX_OTHER_NODES`.
         """
 
+    def expelled(self, reason: str) -> None:
+        """Report that the other nodes have declared this process DOWN, or that it must count itself as DOWN.
+
+        It serves nobody any more: the broker closes its listeners, disconnects its clients (0x8B), acknowledges
+        nothing that is open, and starts again as a new process with a new uid.
+        """
+
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
         """Report that another node owns a client id now, which may be connected here."""
 
@@ -175,6 +215,8 @@ class ClusterBackend(ABC):
     """
 
     guarantees: Guarantee = Guarantee.NONE
+    needs_shared_stores: bool = False
+    """Whether all nodes must use one session, one queue and one retain store: the broker refuses to start else."""
 
     @abstractmethod
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:

@@ -11,7 +11,7 @@ import pytest
 from attrs import frozen
 
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.services.cluster import GONE, ClusterBackend, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import GONE, ClusterBackend, ClusterLease, HandOff, Member, MemberState, RouteChange
 from kinmqtt_spi.testing.build import HERE, THERE
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
@@ -68,6 +68,7 @@ class News:
         self.members: list[Member] = []
         self.claims: list[tuple[str, int, NodeIdentity]] = []
         self.hand_offs: list[ReceivedHandOff] = []
+        self.expulsions: list[str] = []
         self.routes_at_up: dict[NodeIdentity, set[RouteChange]] = {}
         """The routes of each node that were known when it was first reported as UP."""
         self.owns: list[tuple[str, int]] = []
@@ -80,6 +81,8 @@ class News:
         """The answer of :meth:`session_claimed`."""
         self.complete: Callable[[], Maybe[None]] = lambda: None
         """The answer to the commit of a hand-off."""
+        self.lease: ClusterLease | None = None
+        """The lease that decides a split."""
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""
@@ -102,6 +105,10 @@ class News:
         self.members.append(member)
         if member.state is MemberState.UP:
             self.routes_at_up.setdefault(member.node, self.routes_of(member.node))
+
+    def expelled(self, reason: str) -> None:
+        """Note why this node is out of its cluster."""
+        self.expulsions.append(reason)
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""

@@ -32,6 +32,7 @@ log = Logger("kinmqtt.cluster")
 DELIVER: Final = "deliver"
 DISCONNECT: Final = "disconnect"
 TELL: Final = "tell"
+WHERE: Final = "where"
 """The names of the questions that this module asks and answers."""
 
 ANSWER_LIMIT_S: Final = 5.0
@@ -68,6 +69,7 @@ class Calls:
             DELIVER: self._delivered,
             DISCONNECT: self._disconnected,
             TELL: self._told,
+            WHERE: self._where,
         }
         """What answers the questions of other nodes, by name."""
 
@@ -192,6 +194,16 @@ class Calls:
             raise MalformedBatch("a disconnect that can't be read")
         self._runtime.turn.touch()
         return b"\1" if self._disconnect_here(client_id, reason, text) else b"\0"
+
+    def _where(self, origin: NodeIdentity, data: bytes) -> bytes:
+        """Return a session's epoch and whether it is connected; nothing if this node does not have it."""
+        try:
+            session = self._sessions.get(data.decode())
+        except UnicodeDecodeError as error:
+            raise MalformedBatch(f"a client id that can't be read: {error}") from None
+        if session is None:
+            return b""
+        return session.epoch.to_bytes(8, "big") + (b"\0" if session.connection is None else b"\1")
 
     # What plugins tell
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from twisted.logger import Logger
+
 from kinmqtt.broker.cluster.figures import FIGURES
 from kinmqtt.broker.cluster.moved_sessions import MovedSessions
 from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import Rerouter
 from kinmqtt.broker.cluster.succession import Succession
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
-from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import GONE, ClusterLease, HandOff, Member, MemberState, RouteChange
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
     from kinmqtt.broker.cluster.figures import NodeFigures
     from kinmqtt.broker.services import Services
 
+log = Logger("kinmqtt.cluster")
+
 
 class Nodes:
     """Handles what the other nodes report; see :class:`kinmqtt_spi.services.cluster.ClusterListener`."""
 
-    def __init__(self, services: Services, calls: Calls, figures: NodeFigures) -> None:
+    def __init__(self, services: Services, calls: Calls, figures: NodeFigures, lease: ClusterLease | None) -> None:
+        self.lease = lease
         self._figures = figures
+        self._on_expelled: Callable[[str], object] = lambda reason: None
         self._runtime = services.runtime
         self._router = services.router
         self._forwarder = services.forwarder
@@ -46,8 +52,19 @@ class Nodes:
     @property
     def are_others_up(self) -> bool:
         """Whether another node can take this one's clients."""
-        backend, own = self._forwarder.backend, self._runtime.node
-        return any(each.state is MemberState.UP and each.reachable and each.node != own for each in backend.members())
+        own, members = self._runtime.node, self._forwarder.backend.members()
+        if any(each.node == own and each.state in GONE for each in members):
+            return False
+        return any(each.state is MemberState.UP and each.reachable and each.node != own for each in members)
+
+    def when_expelled(self, call: Callable[[str], object]) -> None:
+        """Call ``call`` with the reason if the other nodes declare this process DOWN."""
+        self._on_expelled = call
+
+    def expelled(self, reason: str) -> None:
+        """End this process: it counts as DOWN, and what it owns goes to other nodes."""
+        log.error("this node is out of its cluster: {reason}; it starts again as a new member", reason=reason)
+        self._on_expelled(reason)
 
     # Messages
 
