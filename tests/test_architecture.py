@@ -32,6 +32,7 @@ ORDER = (
         "kinmqtt.broker.buffers",
         "kinmqtt.broker.keepalive",
         "kinmqtt.broker.limiting",
+        "kinmqtt.broker.locks",
         "kinmqtt.broker.log_lines",
         "kinmqtt.broker.overload",
         "kinmqtt.broker.rights",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 
-from kinmqtt.broker.ownership.locks import ClientIdLocks
+from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.hooks.awaitables import run
 
 
@@ -49,4 +49,37 @@ def test_a_failure_releases_the_lock() -> None:
     failures: list[object] = []
     failed.addErrback(lambda failure: failures.append(failure.value))
     assert [str(error) for error in failures] == ["no"]
+    assert "a" not in locks
+
+
+def test_very_many_that_wait_get_the_lock_one_after_the_other() -> None:
+    """Who releases it at once passes it on without nested calls, which Python limits."""
+    locks = ClientIdLocks()
+    log: list[str] = []
+    until = Deferred[None]()
+    run(work(locks, "a", log, "first", until))
+    names = [str(number) for number in range(5_000)]
+    done = [run(work(locks, "a", log, name, succeed(None))) for name in names]
+
+    until.callback(None)
+
+    assert all(deferred.called for deferred in done)
+    assert log == ["first", *names]
+    assert "a" not in locks
+
+
+def test_who_does_not_wait_any_more_gets_no_lock() -> None:
+    """Its place goes to the next one."""
+    locks = ClientIdLocks()
+    first, second, third = (locks.acquire("a") for _ in range(3))
+    cancelled: list[object] = []
+    second.addErrback(lambda failure: cancelled.append(failure.type))
+
+    second.cancel()
+    locks.release("a")
+
+    assert first.called
+    assert third.called
+    assert cancelled == [CancelledError]
+    locks.release("a")
     assert "a" not in locks

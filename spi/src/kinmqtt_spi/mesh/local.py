@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from traceback import format_exception
 from typing import Any
 
 from attrs import define, field
@@ -61,5 +62,6 @@ class Local:
         """Return an error of the listener as another node may see it; a defect is logged."""
         if isinstance(error, ServiceUnavailable):
             return error
-        self.log.error("a call from another node failed: {error!r}", error=error)
+        trace = "".join(format_exception(error))
+        self.log.error("a call from another node failed: {error!r}\n{trace}", error=error, trace=trace)
         return ServiceUnavailable(f"node {self.node.name} failed: {type(error).__name__}")

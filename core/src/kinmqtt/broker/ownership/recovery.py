@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredList, DeferredLock
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kinmqtt.broker.locks import Lock
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
 from kinmqtt.broker.turn.recovery import CommitFailed
@@ -44,7 +45,7 @@ class SessionRecovery:
         self._removal = removal
         self._reload = reload
         self._claims = claims
-        self._adopting = DeferredLock()
+        self._adopting = Lock()
 
     async def restore(self) -> int:
         """Adopt every stored session that no other node holds, after a start; returns their number.

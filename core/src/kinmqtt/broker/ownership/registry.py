@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.ownership.locks import ClientIdLocks
+from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.broker.session.session import Session
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.queue import QueueState

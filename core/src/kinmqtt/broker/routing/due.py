@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt.hooks.denial_log import shown, user
 from kinmqtt.hooks.dispatch import HookVerdict
@@ -41,7 +42,7 @@ class DuePublisher:
         self._runtime = runtime
         self._publisher = publisher
         self._session_of = session_of
-        self._locks: dict[str, DeferredLock] = {}
+        self._locks = ClientIdLocks()
         self._logged_at: dict[str, float] = {}
 
     async def is_still_allowed(self, client: Client, action: Action, message: Message) -> bool:
@@ -68,9 +69,7 @@ class DuePublisher:
 
         See :meth:`~kinmqtt.broker.routing.publisher.MessagePublisher.publish_until_committed`.
         """
-        lock = self._locks.setdefault(client.client_id, DeferredLock())
-        await lock.acquire()
-        try:
+        async with self._locks.of(client.client_id):
             message = self._publisher.completed(message)
             allowed = await self.is_still_allowed(self._current_client(client), Action.PUBLISH, message)
             # Start publishing inside the lock, for the order, but await it outside: a slow store delays no others.
@@ -79,10 +78,6 @@ class DuePublisher:
                 if allowed
                 else self._publisher.write_until_committed(along, pending)
             )
-        finally:
-            lock.release()
-            if not lock.locked and not lock.waiting:
-                self._locks.pop(client.client_id, None)
         await work
 
     def _current_client(self, client: Client) -> Client:

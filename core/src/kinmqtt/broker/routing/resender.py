@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import DeferredLock
-
+from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
@@ -44,7 +43,7 @@ class Resender:
 
         Its first copy may come later, if it waited for a link: then that is the one that they may have.
         """
-        self._locks: dict[str, DeferredLock] = {}
+        self._locks = ClientIdLocks()
         """By client id: one message after the other, each until it is committed. Else two copies of a message that
         come at once would not know of each other."""
 
@@ -102,7 +101,7 @@ class Resender:
         accepted = True
         client_ids = sorted([target.session.client_id for target in kept])
         for client_id in client_ids:
-            await self._locks.setdefault(client_id, DeferredLock()).acquire()
+            await self._locks.acquire(client_id)
         try:
             # What was delivered before may not be committed yet; then the store would not know it.
             await turn.drained()
@@ -122,10 +121,7 @@ class Resender:
 
     def _release(self, client_ids: Sequence[str]) -> None:
         for client_id in client_ids:
-            lock = self._locks[client_id]
-            if not lock.waiting:
-                del self._locks[client_id]
-            lock.release()
+            self._locks.release(client_id)
 
     def kept_here(self, topic: str) -> frozenset[str]:
         """Return the client ids of this node's persistent sessions that want a topic's messages above QoS 0."""
