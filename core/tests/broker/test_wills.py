@@ -8,8 +8,9 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from core_harness.house import House, Peer, Trusting
+from core_harness.stores import SlowSessions
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Publish
+from kinmqtt.mqtt.packets import V5, V31, V311, Connack, ConnectWill, DisconnectPacket, Publish
 from kinmqtt_spi import NO_PROPERTIES, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -206,6 +207,28 @@ def test_a_client_that_comes_back_in_time_keeps_its_will() -> None:
     assert before == 0
     assert published_at(house, sub, 10) == [3]
     assert sub.messages == [("wills", b"new", 0)]
+
+
+def test_a_client_that_is_lost_before_its_connack_leaves_the_will_of_its_session() -> None:
+    """It was not accepted, but no DISCONNECT has deleted the will that its session had [MQTT-3.1.2-8]."""
+    sessions = SlowSessions()
+    house = House(plugins={"sessions": sessions})
+    sub = heir(house)
+    house.connect("c", V5, expiry_s=60, will=will(will_delay_interval=10)).drop()
+    # What is written waits as soon as the session is claimed, so CONNACK does too.
+    sessions.claims.slow = True
+    again = house.connect("c", V5, clean_start=False, expiry_s=60, will=will(will_delay_interval=10))
+    sessions.writes.slow = True
+    sessions.claims.answer_all()
+    house.settle()
+    assert again.connection.session is not None
+    assert again.of(Connack) == []
+
+    again.drop()
+    sessions.writes.answer_all()
+    sessions.writes.slow = False
+
+    assert published_at(house, sub, 20) == [10]
 
 
 def test_a_client_that_comes_back_too_late_finds_its_will_published() -> None:

@@ -51,6 +51,7 @@ class Connection(Writer):
         "aliases",
         "authentication",
         "expiry_asked_s",
+        "has_resumed",
         "identity_expires_at",
         "keep_alive_s",
         "limited_by",
@@ -64,6 +65,8 @@ class Connection(Writer):
         super().__init__(services, handlers, link)
         self._aborts = False
         """Whether to close without sending the remaining output."""
+        self.has_resumed = False
+        """Whether CONNECT has found a session."""
         self.pending_answer: Deferred[Any] | None = None
         """A plugin's pending answer about a client that is not accepted yet; cancelled when the connection ends."""
         self._disconnect_reason: ReasonCode | None = None
@@ -127,7 +130,7 @@ class Connection(Writer):
             self._finish_disconnect()
         elif self.state is not State.CLOSED:
             self.runtime.turn.touch()
-            self._end(will_stands=self._is_accepted_client)
+            self._end(self._leaves_a_will)
             if self.session is not None:
                 self._report_lost(self.session, text)
         self._release_inbound()
@@ -207,7 +210,7 @@ class Connection(Writer):
                 self.send_packet(DisconnectPacket(fitting, self.reason_string(text)))
         elif self.version:
             self._send_refusal(reason, text)
-        self._end(will_stands=self._is_accepted_client)
+        self._end(self._leaves_a_will)
         if session is not None:
             hooks = self.runtime.hooks
             if hooks.disconnected.active:
@@ -258,7 +261,7 @@ class Connection(Writer):
         """Close without a further packet, after the output just sent."""
         if self.runtime.log_lines.may("closed"):
             log.info("{client} closed: {text}", client=self.name, text=text)
-        self._end(will_stands=self._is_accepted_client)
+        self._end(self._leaves_a_will)
         self._close_now(linger=True)
 
     def taken_over(self, by: Client | None) -> None:
@@ -351,8 +354,17 @@ class Connection(Writer):
 
     @property
     def _is_accepted_client(self) -> bool:
-        """Whether the client got a successful CONNACK; a rejected client leaves no will (section 3.1.2.5)."""
+        """Whether the client got a successful CONNACK."""
         return self.state in (State.CONNECTED, State.REAUTHENTICATING)
+
+    @property
+    def _leaves_a_will(self) -> bool:
+        """Whether the will stands if the connection ends now.
+
+        A rejected client leaves none (section 3.1.2.5). But the session that it has resumed may have had one before,
+        which no DISCONNECT has deleted.
+        """
+        return self._is_accepted_client or self.has_resumed
 
     def _reject(self, why: str) -> None:
         """Close a new connection before reading: there is no packet to answer."""

@@ -184,6 +184,7 @@ async def _open_session(
 ) -> None:
     """Claim the session, commit it, make its initial subscriptions, and send CONNACK."""
     session, present = await _claim(connection, request, client, will)
+    connection.has_resumed = present
     if connection.is_closed():
         return
     if session.persistent:
