@@ -78,7 +78,9 @@ class ServiceSettings:
     session: str | None = setting(None, help="the session store")
     event: str | None = setting(None, help="the event log")
     cluster: str | None = setting(None, help="the cluster backend")
-    lease: str | None = setting(None, help="the lease that decides a split of the cluster; there is no built-in one")
+    arbiter: str | None = setting(
+        None, help="the arbiter that decides splits of the cluster; there is no built-in one"
+    )
 
 
 @frozen(slots=True)

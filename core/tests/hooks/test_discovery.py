@@ -104,8 +104,8 @@ def test_every_built_in_can_be_loaded() -> None:
 
 
 def test_every_exclusive_family_has_a_built_in() -> None:
-    """Without any installed plugin each service has a provider, except the lease, which a broker may do without."""
-    assert DEFAULTS.keys() == PROVIDERS.keys() - {"lease"}
+    """Without any installed plugin each service has a provider, except the arbiter, which a broker may do without."""
+    assert DEFAULTS.keys() == PROVIDERS.keys() - {"arbiter"}
     assert set(DEFAULTS.values()) <= BUILTINS.keys()
 
 

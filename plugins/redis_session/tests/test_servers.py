@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.testing.build import HERE, THERE
+from kinmqtt_spi.testing.build import HERE
 from redis_harness.instances import start_instance
 from redis_harness.servers import redis_server
 from spi_harness.processes import Process, free_port, needed, wait_until
@@ -62,7 +62,7 @@ def test_a_url_contains_all_settings(tmp_path: Path) -> None:
 
 
 def test_sentinels_choose_another_server(tmp_path: Path) -> None:
-    """When the master is gone a replica takes its place, and what was kept there is found, the lease included."""
+    """When the master is gone a replica takes its place, and has what was kept there and decided."""
     port = free_port()
     with (
         redis_server(tmp_path / "one") as one,
@@ -84,21 +84,21 @@ def test_sentinels_choose_another_server(tmp_path: Path) -> None:
                     sentinels=(f"127.0.0.1:{port}",), sentinel_master="main", durability="wait", timeout_s=2.0
                 )
                 epoch = (await instance.sessions.claim("c", HERE)).epoch
-                lease: Any = instance.plugin.cluster_lease()
-                held = [await lease.acquire(HERE, 600.0)]
+                arbiter: Any = instance.plugin.cluster_arbiter()
+                won = [await arbiter.decide(1, 1)]
                 wait_until(lambda: two.ask("hget", "kinmqtt:{c}:s", "e") == str(epoch), "the replica has the claim")
                 one.kill()
                 with pytest.raises(ServiceUnavailable):
                     await instance.sessions.iterate()
                 await instance.parts.link.back()
                 again = (await instance.sessions.claim("c", HERE)).epoch
-                held.append(await lease.acquire(THERE, 600.0))
+                won.append(await arbiter.decide(1, 2))
                 await instance.plugin.stop()
-                return epoch, again, held
+                return epoch, again, won
 
-            epoch, again, held = asyncio.run(run())
+            epoch, again, won = asyncio.run(run())
         finally:
             sentinel.end()
 
     assert again > epoch
-    assert held == [True, False]
+    assert won == [True, False]

@@ -18,7 +18,7 @@ ELSEWHERE = NodeIdentity("elsewhere", 0xAB)
 class Listener:
     """Keeps what it is told of members; a single node has no other news."""
 
-    lease = None
+    arbiter = None
 
     def __init__(self) -> None:
         self.members: list[Member] = []

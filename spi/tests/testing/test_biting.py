@@ -11,7 +11,7 @@ import pytest
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
-from kinmqtt_spi.testing.cluster_lease import ClusterLeaseContract
+from kinmqtt_spi.testing.cluster_arbiter import ClusterArbiterContract
 from kinmqtt_spi.testing.event import EventLogContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
@@ -24,8 +24,8 @@ from spi_harness import (
     broken_authentication,
     broken_authorization,
     broken_cluster,
+    broken_cluster_arbiter,
     broken_cluster_batches,
-    broken_cluster_lease,
     broken_event,
     broken_limiter,
     broken_metric,
@@ -41,7 +41,7 @@ from spi_harness.biting import Verdicts, biting_tests, run, unbroken
 SUITES: dict[type[Any], tuple[ModuleType, ...]] = {
     SessionStoreContract: (broken_session,),
     ClusterBackendContract: (broken_cluster, broken_cluster_batches),
-    ClusterLeaseContract: (broken_cluster_lease,),
+    ClusterArbiterContract: (broken_cluster_arbiter,),
     PluginContract: (broken_plugin,),
     MetricPluginContract: (broken_metric_plugin,),
     MetricsContract: (broken_metric,),

@@ -29,7 +29,7 @@ from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
 from kinmqtt_spi.metrics import MetricRegistry
-from kinmqtt_spi.services.cluster import ClusterBackend, ClusterLease
+from kinmqtt_spi.services.cluster import ClusterArbiter, ClusterBackend
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.limiter import LimiterNeeds
 from kinmqtt_spi.services.plugin import Clock
@@ -78,7 +78,7 @@ class Assembly:
     stores: Stores
     index: SubscriptionIndex
     cluster: ClusterBackend
-    lease: ClusterLease | None
+    arbiter: ClusterArbiter | None
     """``None`` if no plugin provides one."""
     limiter_needs: Mapping[str, LimiterNeeds]
     """By name of the limiter."""
@@ -127,7 +127,7 @@ def assemble(
         cast(EventLog, provided.get("event", EventLog)),
     )
     cluster = cast(ClusterBackend, provided.get("cluster", ClusterBackend))
-    lease = cast("ClusterLease | None", provided.get_optional("lease", ClusterLease))
+    arbiter = cast("ClusterArbiter | None", provided.get_optional("arbiter", ClusterArbiter))
     check_promises(settings.require, cluster, stores, provided.by)
     return Assembly(
         settings,
@@ -142,7 +142,7 @@ def assemble(
         stores,
         cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
         cluster,
-        lease,
+        arbiter,
         _limiter_needs(manager),
         provided.by,
         tuple(environment.listeners),

@@ -99,7 +99,7 @@ class Broker:
         )
         self.calls = Calls(self.runtime, self.forwarder, self.sessions, self.publisher)
         figures = NodeFigures(self.services, self.publish)
-        nodes = Nodes(self.services, self.calls, figures, assembly.lease)
+        nodes = Nodes(self.services, self.calls, figures, assembly.arbiter)
         self.when_expelled = nodes.when_expelled
         self.sampler = Sampler(self.services, assembly.metrics, call_soon)
         self.lifecycle = Lifecycle(

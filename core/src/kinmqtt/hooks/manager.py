@@ -31,9 +31,9 @@ PROVIDERS: Final[dict[str, str]] = {
     "session": "session_store",
     "event": "event_log",
     "cluster": "cluster_backend",
-    "lease": "cluster_lease",
+    "arbiter": "cluster_arbiter",
 }
-"""Exclusive family to the hook that provides its service. All but ``lease`` have a built-in provider."""
+"""Exclusive family to the hook that provides its service. All but ``arbiter`` have a built-in provider."""
 
 
 @frozen(slots=True)

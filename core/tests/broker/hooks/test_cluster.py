@@ -13,8 +13,7 @@ from core_harness.house import House
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.memory.cluster import SingleNode
-from kinmqtt_spi.memory.cluster_lease import MemoryClusterLease
-from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.cluster_arbiter import MemoryClusterArbiter
 from kinmqtt_spi.services.cluster import ClusterListener, Member, MemberState, RouteChange
 from kinmqtt_spi.values import MessageId, NodeIdentity
 
@@ -123,62 +122,62 @@ def test_cluster_backend_that_fails_stops_the_assembly(backend: Callable[[], Any
         House(plugins={"bad": Provider(backend)})
 
 
-# cluster_lease
+# cluster_arbiter
 
 
-class LeaseProvider:
-    """Provides a lease in memory."""
+class ArbiterProvider:
+    """Provides an arbiter in memory."""
 
     def __init__(self) -> None:
-        self.lease = MemoryClusterLease(TurnableClock())
+        self.arbiter = MemoryClusterArbiter()
 
     @hookimpl
-    def cluster_lease(self, context: Any) -> MemoryClusterLease:
-        return self.lease
+    def cluster_arbiter(self, context: Any) -> MemoryClusterArbiter:
+        return self.arbiter
 
 
-def lease_of(plugins: dict[str, Any], **more: Any) -> tuple[object, House]:
-    """The lease that a cluster backend gets from a broker with these plugins, and the broker."""
+def arbiter_of(plugins: dict[str, Any], **more: Any) -> tuple[object, House]:
+    """The arbiter that a cluster backend gets from a broker with these plugins, and the broker."""
     backend = Backend()
     house = House(plugins={"cluster": Provider(backend), **plugins}, **more)
-    return backend.news.lease, house
+    return backend.news.arbiter, house
 
 
-def test_cluster_lease_of_the_only_plugin_reaches_the_backend() -> None:
+def test_cluster_arbiter_of_the_only_plugin_reaches_the_backend() -> None:
     """The backend that decides a split finds it at its listener; the broker says who provides it."""
-    plugin = LeaseProvider()
+    plugin = ArbiterProvider()
 
-    lease, house = lease_of({"lease": plugin})
+    arbiter, house = arbiter_of({"arbiter": plugin})
 
-    assert lease is plugin.lease
-    assert house.assembly.providers["lease"] == "lease"
+    assert arbiter is plugin.arbiter
+    assert house.assembly.providers["arbiter"] == "arbiter"
 
 
-def test_cluster_lease_is_optional() -> None:
+def test_cluster_arbiter_is_optional() -> None:
     """Without a plugin that provides one the backend finds none, and the broker starts."""
-    lease, house = lease_of({})
+    arbiter, house = arbiter_of({})
 
-    assert lease is None
-    assert "lease" not in house.assembly.providers
+    assert arbiter is None
+    assert "arbiter" not in house.assembly.providers
 
 
-def test_cluster_lease_of_the_named_plugin_is_used() -> None:
+def test_cluster_arbiter_of_the_named_plugin_is_used() -> None:
     """Of two plugins the settings' one provides it; without a name the broker says what to write."""
-    plugins = {"one": LeaseProvider(), "two": LeaseProvider()}
+    plugins = {"one": ArbiterProvider(), "two": ArbiterProvider()}
 
-    lease, _ = lease_of(plugins, services={"lease": "two"})
+    arbiter, _ = arbiter_of(plugins, services={"arbiter": "two"})
 
-    assert lease is plugins["two"].lease
+    assert arbiter is plugins["two"].arbiter
     with pytest.raises(
-        AssemblyError, match=r"'one' and 'two' both provide the lease service; name one: services\.lease = 'one'"
+        AssemblyError, match=r"'one' and 'two' both provide the arbiter service; name one: services\.arbiter = 'one'"
     ):
-        lease_of(plugins)
+        arbiter_of(plugins)
 
 
-def test_cluster_lease_must_be_provided_by_the_named_plugin() -> None:
-    """A name that leads to no lease keeps the broker from starting: a split would be decided without one."""
-    with pytest.raises(AssemblyError, match=r"services\.lease names plugin 'cluster', which does not provide that"):
-        lease_of({"one": LeaseProvider()}, services={"lease": "cluster"})
+def test_cluster_arbiter_must_be_provided_by_the_named_plugin() -> None:
+    """A name that leads to no arbiter keeps the broker from starting: a split would be decided without one."""
+    with pytest.raises(AssemblyError, match=r"services\.arbiter names plugin 'cluster', which does not provide that"):
+        arbiter_of({"one": ArbiterProvider()}, services={"arbiter": "cluster"})
 
 
 # cluster_member

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kinmqtt_redis_session.batch_reader import BatchReader
-from kinmqtt_redis_session.cluster_lease import RedisClusterLease
+from kinmqtt_redis_session.cluster_arbiter import RedisClusterArbiter
 from kinmqtt_redis_session.connection import UNAVAILABLE, Link
 from kinmqtt_redis_session.counters import Counters
 from kinmqtt_redis_session.keys import Keys
@@ -23,7 +23,7 @@ from kinmqtt_redis_session.settings import RedisSessionSettings, validated
 from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.services.cluster import ClusterLease
+from kinmqtt_spi.services.cluster import ClusterArbiter
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore
@@ -87,9 +87,9 @@ class RedisSession:
         return self._shared.retained
 
     @hookimpl
-    def cluster_lease(self) -> ClusterLease:
-        """The lease that decides a split of the cluster."""
-        return self._shared.cluster_lease
+    def cluster_arbiter(self) -> ClusterArbiter:
+        """The arbiter that decides splits of the cluster."""
+        return self._shared.cluster_arbiter
 
     @hookimpl
     async def start(self, context: Context) -> None:
@@ -227,7 +227,7 @@ class _Parts:
             pauses_s=(settings.reconnect_min_s, settings.reconnect_max_s),
         )
         replicas = settings.wait_replicas if settings.durability == "wait" else 0
-        self.cluster_lease = RedisClusterLease(self.link, keys, replicas, timeout_s=settings.timeout_s)
+        self.cluster_arbiter = RedisClusterArbiter(self.link, keys, replicas, timeout_s=settings.timeout_s)
         now = context.clock.now
         self.pipeline = WritePipeline(
             self.link,

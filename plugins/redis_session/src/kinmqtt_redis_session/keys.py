@@ -66,9 +66,9 @@ class Keys:
         """The key of a node's lease."""
         return b"%s{n}:l:%d" % (self._prefix, uid)
 
-    def cluster_lease(self) -> bytes:
-        """The key of the lease that decides a split of the cluster."""
-        return self._prefix + b"{n}:c"
+    def cluster_arbiter(self) -> bytes:
+        """The key of the arbiter that decides splits of the cluster."""
+        return self._prefix + b"{n}:a"
 
 
 def shard_of(name: bytes) -> int:

@@ -40,7 +40,7 @@ RETAIN: Final = Script("retain")
 RETAIN_EXPIRE: Final = Script("retain_expire")
 HAND_OVER: Final = Script("hand_over")
 FORGET: Final = Script("forget")
-CLUSTER_LEASE: Final = Script("cluster_lease")
+CLUSTER_ARBITER: Final = Script("cluster_arbiter")
 
 ALL: Final = (
     CLIENT,
@@ -57,5 +57,5 @@ ALL: Final = (
     RETAIN_EXPIRE,
     HAND_OVER,
     FORGET,
-    CLUSTER_LEASE,
+    CLUSTER_ARBITER,
 )

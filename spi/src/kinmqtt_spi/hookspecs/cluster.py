@@ -9,7 +9,7 @@ from kinmqtt_spi.markers import Kind, hookspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kinmqtt_spi.services.cluster import ClusterBackend, ClusterLease, Member, NodeCandidate
+    from kinmqtt_spi.services.cluster import ClusterArbiter, ClusterBackend, Member, NodeCandidate
     from kinmqtt_spi.services.plugin import Context
     from kinmqtt_spi.values import NodeIdentity
 
@@ -26,11 +26,11 @@ def cluster_backend(context: Context) -> ClusterBackend:  # type: ignore[empty-b
 
 
 @hookspec(Kind.PROVIDE, synchronous=True)
-def cluster_lease(context: Context) -> ClusterLease:  # type: ignore[empty-body]
-    """The lease that decides a split of the cluster, in a store that all nodes share.
+def cluster_arbiter(context: Context) -> ClusterArbiter:  # type: ignore[empty-body]
+    """The arbiter that decides splits of the cluster, in a store that all nodes share.
 
     Called: once at assembly, after ``configure``.
-    Combines: exclusive: the plugin that ``services.lease`` names, else the only one installed, else there is none.
+    Combines: exclusive: the plugin that ``services.arbiter`` names, else the only one installed, else there is none.
     If it raises: the broker does not start and names the plugin.
     Threading: reactor thread, synchronous.
     """

@@ -39,6 +39,9 @@ GONE = frozenset({MemberState.DOWN, MemberState.REMOVED})
 MAX_OTHER_NODES: Final = 64
 """The most other nodes that a core takes, those included that are gone and whose sessions have no owner yet."""
 
+MAX_TERM: Final = 2**53 - 1
+"""The highest term of an arbiter: stores that calculate with doubles tell it from its neighbours."""
+
 
 @frozen(slots=True)
 class Member:
@@ -127,41 +130,49 @@ class HandOff(ABC):
         """Abort the hand-off: the session stays with its former owner."""
 
 
-class ClusterLease(ABC):
-    """The lease that decides a split of the cluster: at most one node holds it at a time, by the store's clock.
+class ClusterArbiter(ABC):
+    """Decides splits of a cluster, in a store that all its nodes share: each term goes to one side, the first to ask.
 
-    A cluster has one, in a store that all its nodes share. Where nodes can't reach each other, only the side of the
-    holder may declare the others DOWN (Akka's strategy "lease-majority"). Nodes are told apart by their uid.
-
-    The holder can't read the store's clock. It counts ``ttl_s`` on its own monotonic clock from before the call of
-    :meth:`acquire`, not from the answer, and must not act later than that (Gray and Cheriton, "Leases", SOSP 1989).
-    A holder that has lost the lease must not act, and neither may a node that got no answer. A process that was
-    paused may still act too late: epochs fence what it writes.
+    A cluster's members all know its term. Where they can't reach each other, a side that wants to declare the others
+    DOWN asks for the next term. Terms only rise: a side that has lost one, or comes late with an old one, is refused
+    for ever. No clock is involved, and nothing is given back (terms as in Ongaro and Ousterhout, "In Search of an
+    Understandable Consensus Algorithm", USENIX ATC 2014). The store must not lose what it has decided.
     """
 
     @abstractmethod
-    def acquire(self, holder: NodeIdentity, ttl_s: float) -> Maybe[bool]:
-        """Take the lease for ``ttl_s`` seconds from now, or renew it if this node has it.
+    def term(self) -> Maybe[int]:
+        """Return the last term that was decided; 0 before the first.
 
-        Returns ``True`` if this node has it now, ``False`` if another node has it. Raises
-        :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then nobody may act, and this node
-        may have the lease or not. Raises ``ValueError`` if ``ttl_s`` is not positive and finite.
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say.
         """
 
     @abstractmethod
-    def release(self, holder: NodeIdentity) -> Maybe[None]:
-        """Give up the lease at once; does nothing if another node has it, or nobody.
+    def decide(self, term: int, side: int) -> Maybe[bool]:
+        """Ask for a term in the name of a side: a number of 64 bits, the same for all members of the side.
 
-        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then the lease ends in time.
+        Returns ``True`` if this side has the term: nobody had this term or a later one, or this side has had it
+        before. All members of a side may ask, and again. Returns ``False`` if another side has it, or a later term
+        was decided.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then nobody may act, and the
+        side may have the term or not; ask again. Raises ``ValueError`` as :func:`check_term` does.
         """
+
+
+def check_term(term: int, side: int) -> None:
+    """Raise ``ValueError`` unless ``term`` is from 1 to :data:`MAX_TERM`, and ``side`` from 0 to 2**64-1."""
+    if not 1 <= term <= MAX_TERM:
+        raise ValueError(f"a term must be from 1 to {MAX_TERM}, not {term!r}")
+    if not 0 <= side < 1 << 64:
+        raise ValueError(f"a side must be a number of 64 bits, not {side!r}")
 
 
 class ClusterListener(Protocol):
     """The core's interface for reports of a backend about other nodes, and what a backend may use of the core's."""
 
     @property
-    def lease(self) -> ClusterLease | None:
-        """The lease that decides a split of the cluster; ``None`` if no plugin provides one."""
+    def arbiter(self) -> ClusterArbiter | None:
+        """The arbiter that decides splits of the cluster; ``None`` if no plugin provides one."""
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Route another node's messages to this node's subscribers.

@@ -24,7 +24,7 @@ from kinmqtt_spi.services import FAMILIES
 SUITES: Final = (*FAMILIES, "plugin")
 """The modules that have suites."""
 
-_PARTS: Final = ("cluster_base", "cluster_batches", "cluster_lease", "cluster_pairs")
+_PARTS: Final = ("cluster_arbiter", "cluster_base", "cluster_batches", "cluster_pairs")
 """The modules that suites are made of, and those of a family's further suites."""
 
 # Assertions of an installed package are rewritten only where this is said before it is imported.

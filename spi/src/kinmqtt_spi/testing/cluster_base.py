@@ -11,7 +11,15 @@ import pytest
 from attrs import frozen
 
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.services.cluster import GONE, ClusterBackend, ClusterLease, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import (
+    GONE,
+    ClusterArbiter,
+    ClusterBackend,
+    HandOff,
+    Member,
+    MemberState,
+    RouteChange,
+)
 from kinmqtt_spi.testing.build import HERE, THERE
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
@@ -81,8 +89,8 @@ class News:
         """The answer of :meth:`session_claimed`."""
         self.complete: Callable[[], Maybe[None]] = lambda: None
         """The answer to the commit of a hand-off."""
-        self.lease: ClusterLease | None = None
-        """The lease that decides a split."""
+        self.arbiter: ClusterArbiter | None = None
+        """The arbiter that decides splits."""
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""

@@ -13,7 +13,7 @@ from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import Rerouter
 from kinmqtt.broker.cluster.succession import Succession
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
-from kinmqtt_spi.services.cluster import GONE, ClusterLease, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import GONE, ClusterArbiter, HandOff, Member, MemberState, RouteChange
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ log = Logger("kinmqtt.cluster")
 class Nodes:
     """Handles what the other nodes report; see :class:`kinmqtt_spi.services.cluster.ClusterListener`."""
 
-    def __init__(self, services: Services, calls: Calls, figures: NodeFigures, lease: ClusterLease | None) -> None:
-        self.lease = lease
+    def __init__(
+        self, services: Services, calls: Calls, figures: NodeFigures, arbiter: ClusterArbiter | None
+    ) -> None:
+        self.arbiter = arbiter
         self._figures = figures
         self._on_expelled: Callable[[str], object] = lambda reason: None
         self._runtime = services.runtime
