@@ -7,9 +7,10 @@ from typing import Any
 
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
-from kinmqtt.mqtt.packets import DisconnectPacket, Puback
+from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Publish, Pubrec
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.queue import InboundClose
 from kinmqtt_spi.values import Maybe, Message, MessageId, NodeIdentity
 
 
@@ -193,3 +194,35 @@ def test_a_message_that_a_sessions_owner_cannot_commit_is_not_taken_for_nobodys(
 
     assert len(publisher.of(Puback)) == 1
     assert [payload for _, payload, _ in member.messages] == [b"1"]
+
+
+def test_a_qos_2_message_that_meets_a_moving_session_comes_once_to_everybody() -> None:
+    """C5: its publisher is sent away and sends it again, under the message id that other sessions have it by."""
+    nodes = Nodes(2)
+    here = nodes.brokers[0]
+    stays = here.connect("stays", 5, expiry_s=60).subscribe("a", qos=2)
+    here.connect("moves", 5, expiry_s=60).subscribe("a", qos=2)
+    publisher = here.connect("p", 5, expiry_s=60)
+    nodes.settle()
+    # The stores know of the claim, and the former owner does not yet.
+    nodes.stores.sessions._calls.clear()
+    late = (nodes.backends[1].me, nodes.backends[0].me)
+    nodes.wires.cut.add(late)
+    moved = nodes.brokers[1].connect("moves", 5, clean_start=False, expiry_s=60)
+    nodes.stores.queues.apply([InboundClose("moves", 2, 1)])
+    nodes.settle()
+
+    publisher.publish("a", b"1", qos=2)
+    nodes.settle()
+    sent_away = publisher.closed
+    nodes.wires.cut.discard(late)
+    nodes.settle()
+    again = here.connect("p", 5, clean_start=False, expiry_s=60)
+    again.send(Publish.build("a", b"1", qos=2, packet_id=1, dup=True))
+    nodes.settle()
+    nodes.advance(2)
+
+    assert sent_away
+    assert [payload for _, payload, _ in stays.messages] == [b"1"]
+    assert [payload for _, payload, _ in moved.messages] == [b"1"]
+    assert [each.packet_id for each in again.of(Pubrec)] == [1]

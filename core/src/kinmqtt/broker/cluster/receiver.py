@@ -26,9 +26,11 @@ from kinmqtt.broker.forwarding.batch_format import (
 from kinmqtt.broker.message.audience import Audience
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.resender import Resent
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.batch import Batch
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import as_deferred, resolve, run
 from kinmqtt.mqtt.codec.publish import decode_publish
 from kinmqtt.mqtt.errors import RemoteError
@@ -336,7 +338,7 @@ class Receiver:
             kept = self._resender.kept_here(publication.publish.topic)
             if kept:
                 publication.leave_out(kept)
-                if not await self._resender.deliver_here(publication):
+                if not self._note_resent(await self._resender.deliver_here(publication), number, answer):
                     answer.verdicts.append((number, REFUSED, "", ""))
         if head.groups:
             self._name_empty(publication, head, number, answer)
@@ -347,7 +349,7 @@ class Receiver:
         accepted = True
         if head.flags & PLAIN:
             self._name_moved(publication, number, answer)
-            accepted = await self._resender.deliver_here(publication)
+            accepted = self._note_resent(await self._resender.deliver_here(publication), number, answer)
         for key in (publication.audience and publication.audience.groups) or ():
             accepted &= self._router.deliver_to_group(key, publication)
         if not accepted:
@@ -361,8 +363,17 @@ class Receiver:
             session = await self._sessions.settled(client_id)
             if session is None or not session.persistent:
                 answer.verdicts.append((number, MOVED, client_id, ""))
-            elif not await self._resender.deliver_to_session(publication, session):
-                answer.verdicts.append((number, REFUSED, "", ""))
+            else:
+                resent = await self._resender.deliver_to_session(publication, session)
+                if not self._note_resent(resent, number, answer):
+                    answer.verdicts.append((number, REFUSED, "", ""))
+
+    @staticmethod
+    def _note_resent(resent: Resent, number: int, answer: Answer) -> bool:
+        """Name the clients whose sessions have moved on; returns whether no queue refused the message."""
+        for client_id in resent.moved:
+            answer.verdicts.append((number, MOVED, client_id, ""))
+        return resent.accepted
 
     # Answers
 
@@ -382,6 +393,8 @@ class Receiver:
             [as_deferred(each) for each in pending], consumeErrors=True
         )
         for succeeded, failure in outcomes:
+            if not succeeded and failure.check(CommitFailed):
+                raise _not_committed(failure.value.reason)
             if not succeeded:
                 failure.raiseException()
         turn = self._runtime.turn

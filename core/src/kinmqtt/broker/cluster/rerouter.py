@@ -155,11 +155,10 @@ class Rerouter(Rerouting):
         publication = message.publication
         session = await self._services.sessions.settled(client_id)
         if session is not None:
-            if await self._services.resender.deliver_to_session(publication, session):
-                await self._runtime.turn.committed()
-            else:
-                message.ticket.is_refused = True
-            return True
+            resent = await self._services.resender.deliver_to_session(publication, session)
+            message.ticket.is_refused |= not resent.accepted
+            # It may have moved on meanwhile, and then it is looked for again.
+            return None if resent.moved else True
         found: bool | None = False
         for link in self._forwarder.links():
             ticket = Ticket()

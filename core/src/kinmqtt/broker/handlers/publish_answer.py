@@ -172,8 +172,13 @@ class PublishAnswer(HeldAcknowledgement):
         packet_id = self.packet.packet_id
         session.incoming.open(packet_id)
         if session.persistent:
+            publication = self.publication
+            id: MessageId | None = None
+            if publication is not None and not self.connection.services.forwarder.is_alone:
+                # If a subscriber's session has moved, or this node ends, a repeat is routed again under the same id.
+                id = publication.id
             self.connection.runtime.turn.batch.queue.append(
-                queue.InboundOpen(session.client_id, session.epoch, packet_id)
+                queue.InboundOpen(session.client_id, session.epoch, packet_id, id)
             )
 
     def _refuse(self, reason: ReasonCode, text: str) -> None:

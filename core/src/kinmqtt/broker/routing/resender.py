@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from attrs import frozen
+
+from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.services.queue import KNOWN_S
 from kinmqtt_spi.topics import matches
@@ -23,6 +27,19 @@ if TYPE_CHECKING:
 
 MAX_RESENT: Final = 100_000
 """How many messages that were sent again are remembered."""
+
+
+@frozen(slots=True)
+class Resent:
+    """What became of a message that some sessions may have already."""
+
+    accepted: bool
+    """Whether no queue refused it."""
+    moved: tuple[str, ...] = ()
+    """The clients whose sessions lack it, and have gone to another node meanwhile."""
+
+
+_DELIVERED: Final = Resent(accepted=True)
 
 
 class Resender:
@@ -65,7 +82,7 @@ class Resender:
 
     async def route(self, publication: Publication) -> Routed:
         """Route a message again, under the id that it has; other nodes answer to its ticket."""
-        accepted = await self.deliver_here(publication)
+        accepted = await self._deliver_or_follow(publication)
         accepted &= self._router.forward_again(publication)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
@@ -74,31 +91,48 @@ class Resender:
 
         A shared subscription gets it once more, because its member may not have committed it.
         """
-        accepted = await self.deliver_here(publication)
+        accepted = await self._deliver_or_follow(publication)
         accepted &= self._router.forward_repeated(publication)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
-    async def deliver_here(self, publication: Publication) -> bool:
-        """Deliver to this node's sessions that lack the message; ``False`` if a queue refused it."""
+    async def _deliver_or_follow(self, publication: Publication) -> bool:
+        """Deliver to this node's sessions that lack the message, and send it after those that move meanwhile.
+
+        Returns ``False`` if a queue refused it. What was not committed is noted in the message's ticket.
+        """
+        try:
+            resent = await self.deliver_here(publication)
+        except CommitFailed as error:
+            ticket_of(publication).failure = error.reason
+            return True
+        for client_id in resent.moved:
+            self._forwarder.follow(publication, client_id)
+        return resent.accepted
+
+    async def deliver_here(self, publication: Publication) -> Resent:
+        """Deliver to this node's sessions that lack the message; raises CommitFailed."""
         return await self._to_those_without(publication, self._router.fanout(publication.publish.topic).targets)
 
-    async def deliver_to_session(self, publication: Publication, session: Session) -> bool:
-        """Deliver to one session, if it lacks the message and has a subscription for it.
+    async def deliver_to_session(self, publication: Publication, session: Session) -> Resent:
+        """Deliver to one session, if it lacks the message and has a subscription for it; raises CommitFailed.
 
         One that has only a shared subscription for it was chosen among its members before it moved.
         """
         topic = publication.publish.topic
         matching = [each for each in session.subscriptions.values() if matches(each.filter, topic)]
         wanted = [each for each in matching if each.share_group is None] or matching[:1]
-        return not wanted or await self._to_those_without(publication, [target_of(session, wanted)])
+        return await self._to_those_without(publication, [target_of(session, wanted)]) if wanted else _DELIVERED
 
-    async def _to_those_without(self, publication: Publication, targets: Sequence[Target]) -> bool:
+    async def _to_those_without(self, publication: Publication, targets: Sequence[Target]) -> Resent:
+        """Deliver to the persistent sessions that lack the message, and wait until they have it."""
         turn = self._runtime.turn
         kept = [target for target in targets if target.session.persistent and target.qos and publication.publish.qos]
         if not kept:
-            return True
+            return _DELIVERED
         self._note(publication)
         accepted = True
+        moved: list[str] = []
+        written: list[Session] = []
         client_ids = sorted([target.session.client_id for target in kept])
         for client_id in client_ids:
             await self._locks.acquire(client_id)
@@ -107,21 +141,33 @@ class Resender:
             await turn.drained()
             for target in kept:
                 session = target.session
-                known = await self._has(session.client_id, publication)
-                if not known and self._session_of(session.client_id) is session:
-                    accepted &= deliver(self._runtime, target, publication)
+                if await self._has(session.client_id, publication):
+                    continue
+                if not self._is_here(session):
+                    moved.append(session.client_id)
+                    continue
+                accepted &= deliver(self._runtime, target, publication)
+                written.append(session)
+                followed = turn.batch.followed
+                if followed is None:
+                    followed = turn.batch.followed = set()
+                followed.add(publication.id)
+            if written:
+                await turn.committed()
         finally:
-            turn.drained().addCallback(lambda _: self._release(client_ids))
-        return accepted
+            for client_id in client_ids:
+                self._locks.release(client_id)
+        # Writes for a session that another node has claimed are refused, and the others are committed.
+        moved += [session.client_id for session in written if not self._is_here(session)]
+        return Resent(accepted, tuple(moved))
+
+    def _is_here(self, session: Session) -> bool:
+        return self._session_of(session.client_id) is session
 
     async def _has(self, client_id: str, publication: Publication) -> bool:
         known = await resolve(self._runtime.stores.queue.known(client_id, {publication.id}))
         self._runtime.turn.touch()
         return bool(known)
-
-    def _release(self, client_ids: Sequence[str]) -> None:
-        for client_id in client_ids:
-            self._locks.release(client_id)
 
     def kept_here(self, topic: str) -> frozenset[str]:
         """Return the client ids of this node's persistent sessions that want a topic's messages above QoS 0."""

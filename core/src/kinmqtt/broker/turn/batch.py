@@ -12,6 +12,7 @@ from kinmqtt_spi.services.event import Event, EventLog
 from kinmqtt_spi.services.queue import QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore, RetainWrite
 from kinmqtt_spi.services.session import SessionStore, SessionWrite
+from kinmqtt_spi.values import MessageId
 
 if TYPE_CHECKING:
     from kinmqtt.broker.message.delivery import Delivery
@@ -53,6 +54,7 @@ class Batch:
         "failed",
         "failure",
         "fenced",
+        "followed",
         "late",
         "lost_events",
         "on_commit_failed",
@@ -75,6 +77,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.queue: list[QueueWrite] = []
+        self.followed: set[MessageId] | None = None
+        """Messages that are sent after a session which has moved by those who have written them here."""
         self.sessions: list[SessionWrite] = []
         self.opened = 0
         """The number of new sessions in ``sessions``; counting them at each CONNECT would take quadratic time."""

@@ -157,9 +157,9 @@ class WriteRecovery:
         taken_over: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             if isinstance(write, InboundOpen) and write.client_id in publishers:
-                # Remove the record of acceptance, or the message sent again would count as a duplicate.
                 taken_over.setdefault(write.client_id, []).append(write)
-                if write.client_id not in batch.fenced:
+                if write.message is None and write.client_id not in batch.fenced:
+                    # Remove the record of acceptance, or the message sent again would count as a duplicate.
                     self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(InboundClose(*write[:3]))
         for client_id, writes in taken_over.items():
             attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
@@ -175,6 +175,8 @@ class WriteRecovery:
         for write in batch.queue:
             if isinstance(write, Append) and write.client_id in batch.fenced:
                 message = write.entry.message
+                if batch.followed is not None and message.id in batch.followed:
+                    continue
                 if message.publisher.client_id not in told:
                     attempt(partial(self._on_moved, write.client_id, message))
 
