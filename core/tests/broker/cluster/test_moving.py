@@ -197,7 +197,7 @@ def test_a_message_that_a_sessions_owner_cannot_commit_is_not_taken_for_nobodys(
 
 
 def test_a_qos_2_message_that_meets_a_moving_session_comes_once_to_everybody() -> None:
-    """C5: its publisher is sent away and sends it again, under the message id that other sessions have it by."""
+    """C2, C5: it follows the session before it is acknowledged; a repeat from elsewhere has the same message id."""
     nodes = Nodes(2)
     here = nodes.brokers[0]
     stays = here.connect("stays", 5, expiry_s=60).subscribe("a", qos=2)
@@ -214,15 +214,43 @@ def test_a_qos_2_message_that_meets_a_moving_session_comes_once_to_everybody() -
 
     publisher.publish("a", b"1", qos=2)
     nodes.settle()
-    sent_away = publisher.closed
+    early = publisher.of(Pubrec)
+    again = nodes.brokers[1].connect("p", 5, clean_start=False, expiry_s=60)
     nodes.wires.cut.discard(late)
     nodes.settle()
-    again = here.connect("p", 5, clean_start=False, expiry_s=60)
     again.send(Publish.build("a", b"1", qos=2, packet_id=1, dup=True))
     nodes.settle()
     nodes.advance(2)
 
-    assert sent_away
+    assert early == []
     assert [payload for _, payload, _ in stays.messages] == [b"1"]
     assert [payload for _, payload, _ in moved.messages] == [b"1"]
+    assert [each.packet_id for each in again.of(Pubrec)] == [1]
+
+
+def test_a_qos_2_message_whose_publisher_has_moved_reaches_nobody_here() -> None:
+    """C5: the identifier is not stored, so its client sends it again where it is: here it would be a double."""
+    nodes = Nodes(2)
+    here = nodes.brokers[0]
+    stays = here.connect("stays", 5, expiry_s=60).subscribe("a", qos=2)
+    publisher = here.connect("p", 5, expiry_s=60)
+    nodes.settle()
+    nodes.stores.sessions._calls.clear()
+    late = (nodes.backends[1].me, nodes.backends[0].me)
+    nodes.wires.cut.add(late)
+    again = nodes.brokers[1].connect("p", 5, clean_start=False, expiry_s=60)
+    nodes.stores.queues.apply([InboundClose("p", 2, 1)])
+    nodes.settle()
+
+    publisher.publish("a", b"1", qos=2)
+    nodes.settle()
+    before = list(stays.messages)
+    nodes.wires.cut.discard(late)
+    nodes.settle()
+    again.send(Publish.build("a", b"1", qos=2, packet_id=1, dup=True))
+    nodes.settle()
+    nodes.advance(2)
+
+    assert before == []
+    assert [payload for _, payload, _ in stays.messages] == [b"1"]
     assert [each.packet_id for each in again.of(Pubrec)] == [1]

@@ -325,9 +325,9 @@ class IncomingPublish(PublishAnswer):
         packet = self.packet
         session = self.session
         if packet.qos == 2:
-            self.publication = publication
             if self.again is not None:
                 publication.use_id(self.again)
+                self.publication = publication
                 return self._then(connection.services.resender.route_repeated(publication), self._routed_in_slices)
             session.incoming.open(packet.packet_id)
         # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with

@@ -23,7 +23,10 @@ from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
+from kinmqtt.broker.routing.target import Target
+from kinmqtt.broker.turn.batch import Batch
 from kinmqtt.hooks.awaitables import resolve, run
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.cluster import RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
@@ -35,6 +38,11 @@ if TYPE_CHECKING:
 
 
 _DELIVERED: Final = Routed.DELIVERED
+
+
+def _fail(ticket: Ticket, reason: ReasonCode) -> None:
+    ticket.failure = reason
+    ticket.settle()
 
 
 class Router:
@@ -189,7 +197,51 @@ class Router:
             runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not after_commit:
             return run(self._route_in_slices(publication, fanout, connection))
+        if after_commit and connection is not None and not fanout.is_empty and not self._forwarder.is_alone:
+            return self._route_identified(publication)
         return self._route_at_once(publication, fanout, after_commit)
+
+    def _route_identified(self, publication: Publication) -> Routed:
+        """Route a QoS 2 message once its identifier is stored with its message id.
+
+        In a cluster its publisher's session may move, or this node may end, at any moment. Whoever routes a repeat
+        then uses the same id, so that nobody gets the message twice.
+        """
+        ticket = ticket_of(publication)
+        ticket.expect()
+        batch = self._runtime.turn.batch
+        batch.after_commit.append(partial(self._route_stored, publication, ticket, batch))
+        batch.on_commit_failed.append(partial(_fail, ticket))
+        return _DELIVERED
+
+    def _route_stored(self, publication: Publication, ticket: Ticket, stored: Batch) -> None:
+        if publication.publisher.client_id in stored.fenced:
+            # The session has moved, and the identifier is not stored: the client sends the message again.
+            ticket.settle()
+            return
+        turn = self._runtime.turn
+        turn.touch()
+        fanout = self.fanouts.get(publication.publish.topic)
+        targets, groups, links = fanout.targets, fanout.groups, fanout.links
+        accepted = self._to_targets(publication, fanout, False)
+        if self._to_groups(publication, groups, links, False, accepted) is Routed.REFUSED:
+            ticket.is_refused = True
+        batch = turn.batch
+        if batch.followed is None:
+            batch.followed = set()
+        batch.followed.add(publication.id)
+        batch.after_commit.append(partial(self._settle_stored, publication, ticket, targets, batch))
+        batch.on_commit_failed.append(partial(_fail, ticket))
+
+    def _settle_stored(
+        self, publication: Publication, ticket: Ticket, targets: Sequence[Target], batch: Batch
+    ) -> None:
+        """Settle a message once it is committed; it is sent after sessions that have moved."""
+        if batch.fenced:
+            for target in targets:
+                if target.session.persistent and target.session.client_id in batch.fenced:
+                    self._forwarder.follow(publication, target.session.client_id)
+        ticket.settle()
 
     def is_topic_busy(self, topic: str) -> bool:
         """Return whether a message of the topic is being delivered in slices: later ones must not overtake it."""
