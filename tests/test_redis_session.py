@@ -63,16 +63,20 @@ class RoamingClient(PublishingClient, SubscribingClient):
     """Publishes to itself, QoS 1 and 2 by turns, and goes on at another broker now and then."""
 
     def __init__(self, ports: list[int], name: str, notes: Notes, chance: random.Random) -> None:
-        SubscribingClient.__init__(self, ports[0], name, notes, chance)
-        PublishingClient.__init__(self, ports[0], name, 1, notes, chance)
+        SubscribingClient.__init__(self, ports, name, notes, chance)
+        PublishingClient.__init__(self, ports, name, 1, notes, chance)
         for qos in (1, 2):
             notes.promised[f"crash/{name}/{qos}"] = set()
         self.stopping = True
-        self._ports = cycle([*ports[1:], ports[0]])
+        self._others = cycle([*ports[1:], ports[0]])
+        self._next = ports[0]
+
+    def next_port(self) -> int:
+        return self._next
 
     def move(self) -> None:
         """Go to the next broker."""
-        self.port = next(self._ports)
+        self._next = next(self._others)
         self.cut()
 
     def connected(self, connack: Connack) -> None:

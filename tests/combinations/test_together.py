@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from spi_harness.processes import environment, free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
 
+SHARED_STORES = "redis_session"
+"""Without it akka_like_cluster abstains: brokers of a cluster share their stores."""
+
+CLUSTER_PORT = free_port()
+
 SECTIONS = {
+    "akka_like_cluster": (
+        f'[plugins.akka_like_cluster]\nlisten = "127.0.0.1:{CLUSTER_PORT}"\ncookie_file = "cookie"\n'
+        'control = "cluster.sock"\n'
+    ),
     "auth_file": '[plugins.auth_file]\npassword_file = "passwords"\nacl_file = "acl"\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
     "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
@@ -29,6 +39,10 @@ SECTIONS = {
 """A section for each plugin of this repository, under which it can be seen to act."""
 
 
+WANTED = tuple(name for name in HERE if name != "akka_like_cluster" or SHARED_STORES in HERE)
+"""The plugins that are at work here."""
+
+
 def write_settings(plugins: Sequence[str], folder: Path) -> None:
     """Write kinmqtt.toml for some plugins, and the files that it names."""
     if "auth_file" in plugins:
@@ -36,6 +50,9 @@ def write_settings(plugins: Sequence[str], folder: Path) -> None:
         done = run_command(*command, cwd=folder, input="secret\n", env=environment())
         assert done.returncode == 0, done.stderr
         (folder / "acl").write_text("pattern readwrite open/#\npattern readwrite guarded/#\n")
+    if "akka_like_cluster" in plugins:
+        done = run_command("cluster", "keys", "cookie", cwd=folder, env=environment())
+        assert done.returncode == 0, done.stderr
     (folder / "kinmqtt.toml").write_text("".join(SECTIONS[name] for name in plugins))
 
 
@@ -53,7 +70,7 @@ def redis(folder: Path) -> Iterator[RedisServer | None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
-    write_settings(HERE, folder)
+    write_settings(WANTED, folder)
     return folder
 
 
@@ -85,7 +102,7 @@ def test_every_installed_plugin_is_chosen(folder: Path) -> None:
     shown = [line for line in done.stdout.splitlines() if line[:1] in "+-" and "(built-in)" not in line]
     assert done.returncode == 0, done.stderr
     assert sorted(line.split()[1] for line in shown) == sorted(HERE)
-    assert all(line.startswith("+ ") for line in shown)
+    assert sorted(line.split()[1] for line in shown if line.startswith("+ ")) == sorted(WANTED)
 
 
 def test_the_settings_are_sound(folder: Path) -> None:
@@ -164,3 +181,16 @@ def test_a_client_is_explained(folder: Path) -> None:
     for name in set(HERE) & {"auth_file", "sentinel_limiter"}:
         assert f"  {name} " in done.stdout
     assert ("example_guard (publish_received)" in done.stdout) is ("example_guard" in HERE)
+
+
+@pytest.mark.skipif("akka_like_cluster" not in WANTED, reason="akka_like_cluster is not at work in this combination")
+def test_akka_like_cluster_acts(broker: BrokerProcess, folder: Path) -> None:
+    """The broker is a member, and leads the cluster that it has formed."""
+
+    def is_up() -> bool:
+        done = run_command("cluster", "status", "--json", "--socket", "cluster.sock", cwd=folder)
+        assert done.returncode in (0, 1), done.stderr
+        status = json.loads(done.stdout)
+        return bool(status["state"] == "up" and status["leader"] == status["node"])
+
+    wait_until(is_up, "the broker is UP")

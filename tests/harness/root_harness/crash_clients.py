@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -76,8 +76,11 @@ class Notes:
 class Client:
     """The half that both sorts share: a connection that comes again until it is told to end."""
 
-    def __init__(self, port: int, name: str, notes: Notes, chance: random.Random) -> None:
-        self.port = port
+    def __init__(self, ports: Sequence[int], name: str, notes: Notes, chance: random.Random) -> None:
+        """``ports`` are those of the brokers that it may connect to, each time to any of them."""
+        self.ports = ports
+        self.port = ports[0]
+        """The port that it connects to, or is connected to."""
         self.name = name
         self.notes = notes
         self.chance = chance
@@ -92,6 +95,7 @@ class Client:
     async def run(self) -> None:
         """Connect again and again."""
         while not self.over:
+            self.port = self.next_port()
             try:
                 reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
             except OSError:
@@ -105,6 +109,10 @@ class Client:
                 pass
             finally:
                 self._writer.close()
+
+    def next_port(self) -> int:
+        """Return where it connects next."""
+        return self.chance.choice(self.ports)
 
     def cut(self) -> None:
         """The broker is dead: forget what is in the socket, and come again."""
@@ -150,8 +158,8 @@ class Client:
 class PublishingClient(Client):
     """Publishes numbers to its topic, ``WINDOW`` of them under way at a time."""
 
-    def __init__(self, port: int, name: str, qos: int, notes: Notes, chance: random.Random) -> None:
-        super().__init__(port, name, notes, chance)
+    def __init__(self, ports: Sequence[int], name: str, qos: int, notes: Notes, chance: random.Random) -> None:
+        super().__init__(ports, name, notes, chance)
         self.qos = qos
         self.topic = f"crash/{name}/{qos}"
         notes.promised[self.topic] = set()
@@ -201,8 +209,8 @@ class PublishingClient(Client):
 class SubscribingClient(Client):
     """Takes everything, and goes away now and then so that messages wait for it."""
 
-    def __init__(self, port: int, name: str, notes: Notes, chance: random.Random) -> None:
-        super().__init__(port, name, notes, chance)
+    def __init__(self, ports: Sequence[int], name: str, notes: Notes, chance: random.Random) -> None:
+        super().__init__(ports, name, notes, chance)
         self._taken: set[int] = set()
         """QoS 2 packet identifiers that were received and not released."""
 

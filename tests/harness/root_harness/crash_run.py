@@ -50,9 +50,10 @@ class Run:
         self._log = data.with_suffix(".log").open("ab")
         self._broker: asyncio.subprocess.Process | None = None
         self.publishers = [
-            PublishingClient(self.port, f"p{number}", 1 + number % 2, self.notes, self.chance) for number in range(4)
+            PublishingClient((self.port,), f"p{number}", 1 + number % 2, self.notes, self.chance)
+            for number in range(4)
         ]
-        self.subscriber = SubscribingClient(self.port, "s", self.notes, self.chance)
+        self.subscriber = SubscribingClient((self.port,), "s", self.notes, self.chance)
         self.clients: list[Client] = [self.subscriber, *self.publishers]
 
     async def kill(self, kills: int, until_caught: bool = False) -> None:

@@ -25,7 +25,9 @@ from kinmqtt_spi.markers import ENTRY_POINT_GROUP
 SUFFIX = ".in"
 """The suffix of all templates, so that tools do not take them for Python files."""
 
-OURS: Final = frozenset({"auth_file", "core", "example_guard", "metrics", "redis_session", "sentinel_limiter", "spi"})
+OURS: Final = frozenset(
+    {"akka_like_cluster", "auth_file", "core", "example_guard", "metrics", "redis_session", "sentinel_limiter", "spi"}
+)
 """Names of kinmqtt's own distributions, installed or not."""
 
 LONGEST_NAME: Final = 100

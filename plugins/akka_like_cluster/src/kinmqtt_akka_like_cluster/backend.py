@@ -1,0 +1,288 @@
+"""The cluster backend: links between brokers that know each other as members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from attrs import evolve
+
+from kinmqtt_akka_like_cluster.bulk_links import BulkLinks
+from kinmqtt_akka_like_cluster.membership_driver import MembershipDriver, node_address
+from kinmqtt_akka_like_cluster.net.established import Established
+from kinmqtt_akka_like_cluster.net.hello import ConnectionKind, PeerInfo
+from kinmqtt_akka_like_cluster.net.seeds import Seeds, StaticSeeds, make_seeds
+from kinmqtt_akka_like_cluster.net.tls import Tls, load_tls
+from kinmqtt_akka_like_cluster.net.transport import Network, NetworkConfig
+from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator, CoordinatorSettings
+from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
+from kinmqtt_akka_like_cluster.pure.downing import Strategy
+from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
+from kinmqtt_akka_like_cluster.results import DeferredResult, run, settled
+from kinmqtt_akka_like_cluster.settings import SECTION, AkkaSettings, agreement_digest, read_cookie
+from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
+from kinmqtt_spi.mesh.backend import MeshBackend
+from kinmqtt_spi.mesh.link import LinkLimits
+from kinmqtt_spi.services.cluster import GONE, ClusterArbiter, ClusterListener, Guarantee, Member
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.values import Maybe, NodeIdentity
+
+EXIT_LIMIT_S: Final = 3.0
+"""How long a node that has drained waits until all others know that it has left."""
+
+
+class AkkaBackend(MeshBackend):
+    """Members by gossip, messages over direct connections. Sessions are in stores that all brokers share."""
+
+    needs_shared_stores = True
+
+    def __init__(self, context: Context, settings: AkkaSettings) -> None:
+        super().__init__(
+            context.clock,
+            context.log,
+            run,
+            DeferredResult,
+            LinkLimits(queue_bytes=settings.link_bytes),
+            Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER,
+        )
+        self._context = context
+        self._settings = settings
+        self._network: Network | None = None
+        self._driver: MembershipDriver | None = None
+        self._bulk: BulkLinks | None = None
+        self._addresses: dict[NodeIdentity, str] = {}
+        """Where members are dialled."""
+        self._listener: ClusterListener | None = None
+        self._arbiter: ClusterArbiter | None = None
+        self._joined: asyncio.Event = asyncio.Event()
+        self._left: asyncio.Event = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.strategy = Strategy.KEEP_MAJORITY
+        """What decides which side of a split goes on."""
+        self.takeovers = 0
+        """How many sessions this node has taken over from other nodes."""
+
+    @property
+    def driver(self) -> MembershipDriver | None:
+        """What knows the members; ``None`` before the start."""
+        return self._driver
+
+    @property
+    def network(self) -> Network | None:
+        """The connections; ``None`` before the start."""
+        return self._network
+
+    # The core's side
+
+    async def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
+        """Listen for other brokers, join, and learn the members' routes. Raises AssemblyError, or waits for seeds."""
+        self.strategy = self._strategy(listener.arbiter)
+        settings = evolve(self._settings, downing=self.strategy.value)
+        self._listener, self._arbiter = listener, listener.arbiter
+        assert settings.cookie_file is not None  # `validated` has looked.
+        cookie = await asyncio.to_thread(read_cookie, settings.cookie_file)
+        tls = None if settings.tls is None else await asyncio.to_thread(load_tls, settings.tls)
+        address = str(settings.advertised)
+        config = NetworkConfig.of(settings, cookie, tls)
+        own = PeerInfo(node.name, node.uid, address, settings.votes)
+        self._network = network = Network(config, own, self._context.log, self._context.clock)
+        self._bulk = BulkLinks(network, self, node, self._context.log)
+        info = NodeInfo(node, node_address(address), settings.votes)
+        coordinator = Coordinator(info, self._coordinator_settings(settings), Random().choice)
+        self._driver = MembershipDriver(
+            coordinator,
+            network,
+            self._seeds(address),
+            self,
+            self._context.clock,
+            self._context.log,
+            coordinator.settings.detector.tick_s,
+        )
+        if self._arbiter is not None:
+            self._driver.apply(coordinator.set_founding_term(await settled(self._arbiter.term())))
+        await network.start_listening(self._accepted)
+        self._driver.start()
+        await self._joined.wait()
+        started = super().start(node, listener)
+        for member in self.members():
+            self._link_to(member)
+        await settled(started)
+
+    def _strategy(self, arbiter: ClusterArbiter | None) -> Strategy:
+        chosen = self._settings.downing
+        if chosen == "auto":
+            return Strategy.KEEP_MAJORITY if arbiter is None else Strategy.ARBITER
+        if chosen == "arbiter" and arbiter is None:
+            raise AssemblyError(
+                f'{SECTION}.downing is "arbiter", but no plugin provides one: use redis_session, or another strategy'
+            )
+        return Strategy(chosen)
+
+    def _coordinator_settings(self, settings: AkkaSettings) -> CoordinatorSettings:
+        stable_after_s = settings.stable_after_s
+        return CoordinatorSettings(
+            seeds=(),
+            digest=agreement_digest(settings),
+            detector=DetectorSettings(
+                heartbeat_s=settings.heartbeat_s, pause_s=settings.pause_s, threshold=settings.threshold
+            ),
+            strategy=Strategy(settings.downing),
+            quorum=settings.quorum,
+            stable_after_s=None if isinstance(stable_after_s, str) else stable_after_s,
+        )
+
+    def _seeds(self, own_address: str) -> Seeds:
+        settings = self._settings
+        if settings.seeds or settings.dns or settings.seeds_file is not None:
+            return make_seeds(settings, self._context.log)
+        return StaticSeeds([own_address])
+
+    async def up(self) -> None:
+        """Tell the members that this broker is ready; completes when they have its routes."""
+        self._membership(lambda coordinator: coordinator.set_ready())
+        await settled(super().up())
+
+    def leaving(self) -> None:
+        """Tell the members that this broker is LEAVING."""
+        self._membership(lambda coordinator: coordinator.leave())
+        super().leaving()
+
+    async def leave(self, deadline_s: float) -> None:
+        """Wait until all is answered, and until the others know that this broker has left."""
+        if self._driver is None or self._driver.coordinator.has_ended:
+            return
+        self._membership(lambda coordinator: coordinator.leave())
+        await settled(super().leave(deadline_s))
+        self._membership(lambda coordinator: coordinator.drained())
+        try:
+            await asyncio.wait_for(self._left.wait(), EXIT_LIMIT_S)
+        except TimeoutError:
+            self._context.log.info("not all brokers know yet that this one has left: they will find it gone")
+
+    async def stop(self) -> None:
+        """Tell the others that this process ends, and close all connections."""
+        super().stop()
+        for task in self._tasks:
+            task.cancel()
+        driver, bulk, network = self._driver, self._bulk, self._network
+        self._driver = self._bulk = self._network = None
+        if driver is not None:
+            driver.stop()
+        if bulk is not None:
+            bulk.close()
+        if network is not None:
+            await network.close()
+
+    def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        if previous_owner is not None:
+            self.takeovers += 1
+        return super().claim(client_id, epoch, previous_owner)
+
+    # What the coordinator decides
+
+    def joined(self) -> None:
+        """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        self._joined.set()
+
+    def member_changed(self, member: Member, address: str) -> None:
+        """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        node = member.node
+        if address:
+            self._addresses[node] = address
+        else:
+            self._addresses.pop(node, None)
+        try:
+            self.member(member)
+        except ServiceUnavailable as error:
+            self._context.log.error("node {node} is left out: {error}", node=node.name, error=error)
+            return
+        self._link_to(member)
+
+    def _link_to(self, member: Member) -> None:
+        bulk, node = self._bulk, member.node
+        if bulk is None:
+            return
+        if member.state in GONE:
+            bulk.drop(node.uid)
+        elif self.is_started:
+            bulk.keep(node, self._addresses[node])
+
+    def expelled(self, reason: str) -> None:
+        """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        if self._listener is not None:
+            self._listener.expelled(reason)
+
+    def left(self) -> None:
+        """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        self._left.set()
+
+    def ask_arbiter(self, side: int, term: int) -> None:
+        """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        self._spawn(self._decide(side, term))
+
+    async def _decide(self, side: int, term: int) -> None:
+        if self._arbiter is None:
+            return
+        try:
+            granted = bool(await settled(self._arbiter.decide(term, side)))
+        except ServiceUnavailable as error:
+            # It is asked again: without an answer nobody may act.
+            self._context.log.error("the arbiter can't be asked, so nobody is downed yet: {error}", error=error)
+            return
+        if self._driver is not None:
+            self._driver.arbiter_decided(granted, term)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Connections
+
+    def _accepted(self, connection: Established) -> None:
+        driver, bulk = self._driver, self._bulk
+        if driver is None or bulk is None:
+            connection.close()
+        elif connection.kind is ConnectionKind.CONTROL:
+            driver.links.accept(connection)
+        else:
+            bulk.accept(connection)
+
+    def _membership(self, event: Callable[[Coordinator], Sequence[Any]]) -> None:
+        if self._driver is not None:
+            self._driver.apply(event(self._driver.coordinator))
+
+    def question(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
+        """Ask a node's core, this node's as well; see :meth:`ask`."""
+        if node == self._context.node and self._listener is not None:
+            return self._listener.asked(node, method, data)
+        return self.ask(node, method, data, limit_s)
+
+    def now(self) -> float:
+        """Return the monotonic time, in seconds."""
+        return self._context.clock.monotonic()
+
+    def use_tls(self, tls: Tls) -> None:
+        """Use other certificates for new connections."""
+        if self._network is not None:
+            self._network.use_tls(tls)
+
+    # What is shown
+
+    def is_own(self, node: NodeIdentity) -> bool:
+        """Tell whether a node is this one."""
+        return node == self._context.node
+
+    @property
+    def malformed_input(self) -> int:
+        """How often a connection of either kind was closed because of malformed input."""
+        return self.malformed + (0 if self._driver is None else self._driver.links.malformed)
+
+    def suspicion(self) -> float:
+        """Return the highest suspicion (phi) of a member that this node monitors, 1,000 at most."""
+        if self._driver is None:
+            return 0.0
+        return min(1000.0, max(self._driver.coordinator.phi(self.now()).values(), default=0.0))

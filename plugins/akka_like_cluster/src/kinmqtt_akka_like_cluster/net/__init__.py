@@ -1,0 +1,1 @@
+"""Connections between brokers: handshake, TLS, seeds."""
