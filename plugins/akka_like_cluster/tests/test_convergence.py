@@ -86,6 +86,20 @@ def test_a_split_of_equal_sides_is_decided_by_the_arbiter() -> None:
     assert all(node.saw(Downed) for node in nodes if node not in world.running)
 
 
+def test_each_split_has_a_term_of_its_own() -> None:
+    """Those who went on after one split decide the next one too, by the next term."""
+    world = World(22, Strategy.ARBITER)
+    nodes = world.cluster(5)
+
+    world.sides = (frozenset({4, 5}),)
+    world.until(lambda: agree(world.running, {1, 2, 3}), 40.0)
+    world.sides = (frozenset({4, 5}), frozenset({3}))
+    world.until(lambda: agree(world.running, {1, 2}), 40.0)
+
+    assert world.running == nodes[:2]
+    assert world.arbiter.term() == 2
+
+
 def test_a_short_split_heals_without_harm() -> None:
     """A split of 8 s is seen, and forgotten when it is over."""
     world = World(12)

@@ -61,14 +61,17 @@ class Alone:
         self.coordinator = Coordinator(info(own), settings, first)
         self.now = 100.0
 
-    def ticks(self, seconds: float, answering: Sequence[int] = ()) -> list[Effect]:
-        """Let time pass; those ``answering`` answer all heartbeats, and have seen each state at once."""
+    def ticks(self, seconds: float, answering: Sequence[int] = (), dazed: Sequence[int] = ()) -> list[Effect]:
+        """Let time pass; those ``answering`` answer all heartbeats, and have seen each state at once.
+
+        Those who are ``dazed`` answer gossip only.
+        """
         effects = []
         for _ in range(round(seconds / TICK_S)):
             self.now += TICK_S
             due = self.coordinator.tick(self.now)
             for sent in of(due, Send):
-                if sent.uid in answering:
+                if sent.uid in answering or (sent.uid in dazed and isinstance(sent.message, Status)):
                     due = [*due, *self._answer(sent)]
             effects += due
         return effects
@@ -164,6 +167,19 @@ def test_the_only_seed_does_not_wait() -> None:
     effects = alone.ticks(2 * TICK_S)
 
     assert changed(effects) == [(1, JOINING, True), (1, UP, True)]
+
+
+def test_a_new_cluster_goes_on_with_the_arbiters_terms() -> None:
+    """A cluster that is formed has the last term that the arbiter has decided, and gives it to newcomers."""
+    alone = Alone()
+    alone.coordinator.replace_seeds(SEEDS[:1])
+    alone.coordinator.set_founding_term(7)
+    alone.ticks(2 * TICK_S)
+
+    [welcome] = told(alone.receives(2, join(2)), 2)
+
+    assert isinstance(welcome, Welcome)
+    assert welcome.gossip.state.term == 7
 
 
 @pytest.mark.parametrize("own", [2, 3, 4])
@@ -361,13 +377,16 @@ def test_a_stall_does_not_free_a_name() -> None:
 
 
 def test_the_question_is_repeated_on_a_new_connection() -> None:
-    """When the connection with the old process breaks, it is asked again at once."""
-    alone = three()
-    alone.receives(9, join(9, node=info(9, "n2")))
+    """When the connection with the old process breaks, it is asked again at once, and not half a second later."""
+    alone, other = three(), three()
+    for each in (alone, other):
+        each.ticks(TICK_S)
+        each.receives(9, join(9, node=info(9, "n2")))
 
     alone.coordinator.connection_lost(2)
 
     assert any(isinstance(message, Heartbeat) for message in told(alone.ticks(TICK_S), 2))
+    assert not any(isinstance(message, Heartbeat) for message in told(other.ticks(TICK_S), 2))
 
 
 def test_a_process_whose_old_one_is_unreachable_replaces_it_at_once() -> None:
@@ -392,6 +411,26 @@ def test_nobody_is_replaced_in_a_split() -> None:
     assert isinstance(refused, Refused)
     assert "not decided yet" in refused.reason
     assert alone.states[2] is UP
+
+
+def test_nobody_is_replaced_when_a_split_begins_meanwhile() -> None:
+    """A split that begins while the old process is asked protects it too."""
+    alone = a_member(*(record(uid) for uid in range(1, 5)))
+    alone.receives(9, join(9, node=info(9, "n2")))
+    state = cluster(*(record(uid) for uid in range(1, 5)), unreachable={3: {4}})
+
+    alone.receives(3, FullGossip(Gossip(state, frozenset())))
+    [refused] = answers(alone.ticks(2.5, answering=[3]), 9)
+
+    assert isinstance(refused, Refused)
+    assert alone.states[2] is UP
+
+
+def test_a_member_that_exits_lets_nobody_in() -> None:
+    """A member that has left sends newcomers to others."""
+    alone = a_member(record(1, EXITING), record(2), record(3))
+
+    assert alone.receives(4, join(4)) == [Send(4, NotYet(), reply=True)]
 
 
 # Gossip
@@ -577,6 +616,23 @@ def test_nobody_is_downed_before_the_side_agrees() -> None:
     assert of(alone.ticks(2.0, answering=[2]), Downing)
 
 
+def test_nobody_is_downed_while_a_companion_is_silent() -> None:
+    """A member waits if one that it counts on its side has not answered for a while, though it is not marked yet."""
+    members = [record(uid) for uid in range(1, 6)]
+    usual, unsure = a_member(*members), a_member(*members)
+    for alone in (usual, unsure):
+        alone.ticks(10.0, answering=[2, 3, 4, 5])
+    needed_s = 0.0
+    while not of(usual.ticks(TICK_S, answering=[2, 3, 4]), Downing):
+        needed_s += TICK_S
+
+    unsure.ticks(needed_s - 2.5, answering=[2, 3, 4])
+    effects = unsure.ticks(3.0, answering=[2, 3], dazed=[4])
+
+    assert of(effects, Downing) == []
+    assert changed(effects) == []
+
+
 def test_the_minority_ends() -> None:
     """A member that reaches nobody of three is DOWN, says so last, and does nothing more."""
     alone = three()
@@ -705,6 +761,16 @@ def test_a_member_that_learns_late_that_it_has_left_is_not_down() -> None:
     effects = alone.receives(2, FullGossip(Gossip(cluster(record(1), record(2)).without([1]), frozenset())))
 
     assert effects[-1] == LeaveCompleted()
+
+
+def test_a_leaving_member_that_was_not_drained_was_downed() -> None:
+    """A LEAVING member with clients that finds itself REMOVED has not left in good order."""
+    alone = three()
+    alone.coordinator.leave()
+
+    effects = alone.receives(2, FullGossip(Gossip(cluster(record(1), record(2)).without([1]), frozenset())))
+
+    assert isinstance(effects[-1], Downed)
 
 
 def test_leaving_before_joining_takes_the_request_back() -> None:

@@ -81,7 +81,7 @@ class World:
         self.cut: set[tuple[int, int]] = set()
         """From whom to whom nothing arrives."""
         self._strategy = strategy
-        self._arbiter = MemoryClusterArbiter()
+        self.arbiter = MemoryClusterArbiter()
         self._order = count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -166,7 +166,7 @@ class World:
 
     def _ask(self, node: Node, question: AskArbiter) -> None:
         """Ask the arbiter, which all nodes always reach."""
-        granted = self._arbiter.decide(question.term, question.side)
+        granted = self.arbiter.decide(question.term, question.side)
 
         def answer() -> None:
             if node.is_running:
