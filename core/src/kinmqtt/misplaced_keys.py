@@ -35,6 +35,9 @@ MOST: Final = 3
 def belongs_to(key: str) -> str | None:
     """The tables that have a key, as ``plugins.auth_file.password_file``; ``None`` where none has."""
     places = _places().get(key, ())
+    core = [place for place in places if not place.startswith("plugins.")]
+    # A plugin's key of the same name is seldom meant.
+    places = core or places
     return " or ".join(places[:MOST]) or None
 
 

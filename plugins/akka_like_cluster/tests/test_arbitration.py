@@ -56,20 +56,33 @@ def test_a_newcomer_does_not_change_a_sides_name() -> None:
 def test_an_answer_about_another_term_does_not_count() -> None:
     """A late answer to an earlier question is ignored."""
     asking, membership = arbitration(split({1: {4}}))
-    early = asking.ask(100.0).term
-    membership.raise_term(early)
-    asking.ask(105.0)
+    early = asking.ask(100.0)
+    membership.raise_term(early.term)
+    late = asking.ask(105.0)
 
     assert not asking.decided(True, 106.0, early)
     assert asking.checked(Decision.DOWN_UNREACHABLE, 111.0) is Decision.ASK_ARBITER
-    assert asking.decided(True, 112.0, early + 1)
+    assert asking.decided(True, 112.0, late)
     assert asking.checked(Decision.DOWN_UNREACHABLE, 112.0) is Decision.DOWN_UNREACHABLE
+
+
+def test_an_answer_to_another_side_does_not_count() -> None:
+    """A side that fell apart while the answer was on its way has no term: both parts would act on it."""
+    whole, membership = arbitration(split({1: {4}}))
+    asked = whole.ask(100.0)
+    membership.observe(3, reachable=False)
+    part = whole.ask(105.0)
+
+    assert part.term == asked.term
+    assert part.side != asked.side
+    assert not whole.decided(True, 106.0, asked)
+    assert whole.decided(True, 107.0, part)
 
 
 def test_an_old_answer_is_not_acted_on() -> None:
     """A side that could not act at once asks again, and waits for that answer."""
     asking, _ = arbitration(split({1: {4}}))
-    asking.decided(True, 100.0, asking.ask(99.0).term)
+    asking.decided(True, 100.0, asking.ask(99.0))
 
     assert asking.checked(Decision.DOWN_UNREACHABLE, 100.0 + FRESH_S - 0.1) is Decision.DOWN_UNREACHABLE
     assert asking.checked(Decision.DOWN_UNREACHABLE, 100.0 + FRESH_S) is Decision.ASK_ARBITER
@@ -81,7 +94,7 @@ def test_an_old_answer_is_not_acted_on() -> None:
 def test_a_term_is_noted_when_it_is_acted_on() -> None:
     """The state has a term with the members that it downs, and not before: others must not hear of it alone."""
     asking, membership = arbitration(split({1: {4}}))
-    asking.decided(True, 100.0, asking.ask(99.0).term)
+    asking.decided(True, 100.0, asking.ask(99.0))
     before = membership.state.term
 
     asking.used()

@@ -666,7 +666,7 @@ def test_the_arbiter_decides() -> None:
     alone.ticks(10.0, answering=[2, 3])
 
     asked = of(alone.ticks(14.0, answering=[2]), AskArbiter)
-    effects = alone.coordinator.arbiter_decided(True, alone.now, 1)
+    effects = alone.coordinator.arbiter_decided(True, alone.now, asked[-1])
 
     assert {each.term for each in asked} == {1}
     assert of(effects, Downing)[0].uids == (3,)
@@ -676,9 +676,9 @@ def test_without_the_arbiter_a_side_ends() -> None:
     """A refused term means that the other side has it."""
     alone = three(strategy=Strategy.ARBITER)  # type: ignore[arg-type]
     alone.ticks(10.0, answering=[2, 3])
-    alone.ticks(14.0, answering=[2])
+    asked = of(alone.ticks(14.0, answering=[2]), AskArbiter)
 
-    effects = alone.coordinator.arbiter_decided(False, alone.now, 1)
+    effects = alone.coordinator.arbiter_decided(False, alone.now, asked[-1])
 
     assert isinstance(effects[-1], Downed)
 

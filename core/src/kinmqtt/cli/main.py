@@ -216,7 +216,7 @@ def _run(parsed: argparse.Namespace) -> int:
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
-    if service.expelled is not None and service.failed is None:
+    if service.expelled is not None:
         _start_again()
     return _complain(service.failed) if service.failed is not None else 0
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
+from kinmqtt.broker.turn.batch import RetryWrites
 from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Publish, Pubrec
+from kinmqtt.testing.harness import HarnessClient
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import InboundClose
@@ -252,5 +254,76 @@ def test_a_qos_2_message_whose_publisher_has_moved_reaches_nobody_here() -> None
     nodes.advance(2)
 
     assert before == []
+    assert [payload for _, payload, _ in stays.messages] == [b"1"]
+    assert [each.packet_id for each in again.of(Pubrec)] == [1]
+
+
+def claimed_elsewhere(nodes: Nodes, client_id: str) -> HarnessClient:
+    """Let a client come back to the second node, and the first one not know; the stores refuse its writes."""
+    nodes.stores.sessions._calls.clear()
+    nodes.wires.cut.add((nodes.backends[1].me, nodes.backends[0].me))
+    moved = nodes.brokers[1].connect(client_id, 5, clean_start=False, expiry_s=60)
+    nodes.stores.queues.apply([InboundClose(client_id, 2, 1)])
+    nodes.settle()
+    return moved
+
+
+def test_a_qos_2_message_follows_a_member_of_a_shared_subscription_that_moves() -> None:
+    """C2, C9: the only member here was claimed by another node before the message was committed for it."""
+    nodes = Nodes(2)
+    here = nodes.brokers[0]
+    here.connect("moves", 5, expiry_s=60).subscribe("$share/g/a", qos=2)
+    publisher = here.connect("p", 5, expiry_s=60)
+    nodes.settle()
+    moved = claimed_elsewhere(nodes, "moves")
+
+    publisher.publish("a", b"1", qos=2)
+    nodes.settle()
+    early = publisher.of(Pubrec)
+    nodes.wires.cut.clear()
+    nodes.advance(3)
+
+    assert early == []
+    assert [payload for _, payload, _ in moved.messages] == [b"1"]
+    assert [each.packet_id for each in publisher.of(Pubrec)] == [1]
+
+
+def test_an_accepted_qos_2_message_that_is_repeated_elsewhere_is_not_routed_again() -> None:
+    """C5, C9: its PUBREC was lost; a shared subscription would get it once more."""
+    nodes = Nodes(2)
+    here = nodes.brokers[0]
+    member = here.connect("member", 5, expiry_s=60).subscribe("$share/g/a", qos=2)
+    publisher = here.connect("p", 5, expiry_s=60, silent=True)
+    nodes.settle()
+    publisher.publish("a", b"1", qos=2)
+    nodes.settle()
+
+    again = nodes.brokers[1].connect("p", 5, clean_start=False, expiry_s=60)
+    again.send(Publish.build("a", b"1", qos=2, packet_id=1, dup=True))
+    nodes.advance(2)
+
+    assert [payload for _, payload, _ in member.messages] == [b"1"]
+    assert [each.packet_id for each in again.of(Pubrec)] == [1]
+
+
+def test_a_qos_2_message_that_reaches_nobody_is_not_acknowledged() -> None:
+    """C2: an old write of its publisher's session was refused with its identifier, so the client sends it again."""
+    nodes = Nodes(2)
+    here = nodes.brokers[0]
+    stays = here.connect("stays", 5, expiry_s=60).subscribe("a", qos=2)
+    publisher = here.connect("p", 5, expiry_s=60)
+    nodes.settle()
+    nodes.stores.queues.apply([InboundClose("p", 1, 9)])
+    recovery = here.broker.runtime.turn.recovery
+    recovery._awaiting["p"] = RetryWrites()
+    recovery._awaiting["p"].queue.append(InboundClose("p", 0, 9))
+
+    publisher.publish("a", b"1", qos=2)
+    nodes.settle()
+    again = here.connect("p", 5, clean_start=False, expiry_s=60)
+    again.send(Publish.build("a", b"1", qos=2, packet_id=1, dup=True))
+    nodes.settle()
+
+    assert publisher.of(Pubrec) == []
     assert [payload for _, payload, _ in stays.messages] == [b"1"]
     assert [each.packet_id for each in again.of(Pubrec)] == [1]

@@ -10,7 +10,6 @@ from core_harness.batches import batch_of
 from core_harness.house import back, payloads
 from core_harness.nodes import Nodes
 from kinmqtt.broker.forwarding.batch_format import AGAIN, ONE_TOPIC, PLAIN, RunHead, batch_head, write_run
-from kinmqtt.broker.turn.batch import Batch
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V311, Publish
 from kinmqtt_spi.errors import MalformedBatch
@@ -90,26 +89,6 @@ def test_a_message_that_was_sent_again_reaches_those_who_lack_it() -> None:
     assert payloads(back(broker, "kept")) == [b"1", b"2"]
     assert payloads(live) == [b"1"]
     assert told == [[b""], [b""]]
-
-
-def test_a_batch_is_not_answered_if_a_session_moved_in_an_earlier_turn_of_it() -> None:
-    """C2: what was delivered in that turn may be nobody's; the publisher's node sends it again."""
-    nodes = Nodes(1)
-    [broker] = nodes.brokers
-    back(broker, "kept").subscribe("a", qos=1)
-    recovery = broker.broker.runtime.turn.recovery
-    failures: list[str] = []
-    answer: Any = nodes.backends[0].listener.received(
-        OTHER, batch_of(Message("a", b"1", 1, id=MessageId(9, 1)), flags=PLAIN | AGAIN), True
-    )
-    answer.addErrback(lambda failure: failures.append(failure.getErrorMessage()))
-    fenced = Batch()
-    fenced.fenced = {"kept"}
-
-    recovery.notify_fenced(fenced)
-    nodes.settle()
-
-    assert failures == ["a store of the node did not commit the messages"]
 
 
 def test_an_expiry_interval_counts_from_the_first_node() -> None:

@@ -19,6 +19,7 @@ from kinmqtt_akka_like_cluster.net.transport import Network, NetworkConfig
 from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator, CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
 from kinmqtt_akka_like_cluster.pure.downing import Strategy
+from kinmqtt_akka_like_cluster.pure.effects import AskArbiter
 from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
 from kinmqtt_akka_like_cluster.results import DeferredResult, run, settled
 from kinmqtt_akka_like_cluster.settings import SECTION, AkkaSettings, agreement_digest, read_cookie
@@ -77,7 +78,9 @@ class AkkaBackend(MeshBackend):
     # The core's side
 
     async def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
-        """Listen for other brokers, join, and learn the members' routes. Raises AssemblyError, or waits for seeds."""
+        """Listen for other brokers, join, and learn the members' routes. Raises AssemblyError, or ServiceUnavailable
+        while the arbiter is away; waits for seeds without limit.
+        """
         self.strategy = self._strategy(listener.arbiter)
         settings = evolve(self._settings, downing=self.strategy.value)
         self._listener, self._arbiter = listener, listener.arbiter
@@ -219,21 +222,21 @@ class AkkaBackend(MeshBackend):
         """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
         self._left.set()
 
-    def ask_arbiter(self, side: int, term: int) -> None:
+    def ask_arbiter(self, question: AskArbiter) -> None:
         """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
-        self._spawn(self._decide(side, term))
+        self._spawn(self._decide(question))
 
-    async def _decide(self, side: int, term: int) -> None:
+    async def _decide(self, question: AskArbiter) -> None:
         if self._arbiter is None:
             return
         try:
-            granted = bool(await settled(self._arbiter.decide(term, side)))
+            granted = bool(await settled(self._arbiter.decide(question.term, question.side)))
         except ServiceUnavailable as error:
             # It is asked again: without an answer nobody may act.
             self._context.log.error("the arbiter can't be asked, so nobody is downed yet: {error}", error=error)
             return
         if self._driver is not None:
-            self._driver.arbiter_decided(granted, term)
+            self._driver.arbiter_decided(granted, question)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -51,11 +51,13 @@ class BulkLinks:
         if connection.peer.uid >= self._own.uid:
             connection.abort("the node with the lower uid dials")
             return
-        if self._mesh.find(connection.peer.uid) is None:
+        member = self._mesh.find(connection.peer.uid)
+        if member is None:
             # Gossip has not brought it here yet, or it is gone: it dials again.
             connection.abort("it is no member here")
             return
-        _attach(connection, self._mesh.accepted(connection))
+        # Not by what the link's HELLO says: who it is has been proved.
+        self._begin(member.node, connection)
 
     def _begin(self, node: NodeIdentity, connection: Established) -> None:
         try:

@@ -44,6 +44,8 @@ class Cluster:
             action = actions.add_parser(name, help=what, description=what)
             if argument:
                 action.add_argument(argument)
+            if name == "down":
+                action.add_argument("--force", action="store_true", help="also a member that can be reached")
             _add_socket(action)
             action.add_argument("--json", action="store_true", help="print the answer as JSON")
         keys = actions.add_parser("keys", help="write a new cookie, the secret of a cluster, into a file")
@@ -59,6 +61,8 @@ class Cluster:
             return asyncio.run(check(_settings(parsed.config), print))
         argument = _REQUESTS[parsed.action][0]
         request = {"command": parsed.action, **({argument: getattr(parsed, argument)} if argument else {})}
+        if getattr(parsed, "force", False):
+            request["force"] = True
         answer = ask(_socket(parsed), request, ASK_LIMIT_S)
         print(json.dumps(answer, indent=2) if parsed.json else _SHOWN.get(parsed.action, str)(answer))
         return 1 if parsed.action == "status" and not answer["majority"] else 0

@@ -28,7 +28,7 @@ class ControlLinks:
     """
 
     def __init__(self, network: Network, log: Log, received: Received, lost: Lost) -> None:
-        """``lost`` gets the uid of a member whose own connection has ended."""
+        """``lost`` gets the uid of the process at the other end of each connection that has ended."""
         self.malformed = 0
         """How often a connection was closed because of malformed input."""
         self._network = network

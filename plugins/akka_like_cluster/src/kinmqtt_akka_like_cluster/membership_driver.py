@@ -49,7 +49,7 @@ class MembershipOwner(Protocol):
     def left(self) -> None:
         """All members know that this process has left."""
 
-    def ask_arbiter(self, side: int, term: int) -> None:
+    def ask_arbiter(self, question: AskArbiter) -> None:
         """Ask for a term in the name of a side, and report the answer by :meth:`MembershipDriver.arbiter_decided`."""
 
 
@@ -87,6 +87,8 @@ class MembershipDriver:
         self._timer: Timer | None = None
         self._looking_up: asyncio.Task[None] | None = None
         self._is_member = False
+        self._found_seeds: list[NodeAddress] = []
+        self._more_seeds: list[NodeAddress] = []
         self._names: dict[int, str] = {}
 
     def start(self) -> None:
@@ -103,13 +105,21 @@ class MembershipDriver:
         self.links.close()
 
     def apply(self, effects: Iterable[Effect]) -> None:
-        """Carry effects out, in their order."""
+        """Carry effects out, in their order. One that fails by a defect does not take the others with it."""
         for effect in effects:
-            self._apply(effect)
+            try:
+                self._apply(effect)
+            except Exception as error:
+                self._log.error("{effect!r} could not be carried out: {error!r}", effect=effect, error=error)
 
-    def arbiter_decided(self, granted: bool, term: int) -> None:
-        """Report the arbiter's answer about a term."""
-        self.apply(self.coordinator.arbiter_decided(granted, self._clock.monotonic(), term))
+    def arbiter_decided(self, granted: bool, question: AskArbiter) -> None:
+        """Report the arbiter's answer to a question."""
+        self.apply(self.coordinator.arbiter_decided(granted, self._clock.monotonic(), question))
+
+    def join_by(self, seed: NodeAddress) -> None:
+        """Ask one more seed, also when the others are looked up again."""
+        self._more_seeds.append(seed)
+        self.apply(self.coordinator.replace_seeds([*self._found_seeds, *self._more_seeds]))
 
     def _apply(self, effect: Effect) -> None:
         match effect:
@@ -119,8 +129,8 @@ class MembershipDriver:
                 self.links.send_to(endpoint_of(address), message)
             case MemberChanged(member):
                 self._changed(member)
-            case AskArbiter(side, term):
-                self._owner.ask_arbiter(side, term)
+            case AskArbiter():
+                self._owner.ask_arbiter(effect)
             case Joined():
                 self._is_member = True
                 self.links.forget_seeds()
@@ -154,7 +164,7 @@ class MembershipDriver:
                 names = ", ".join(f"{self._names.get(uid, 'unknown')} ({uid:016x})" for uid in uids)
                 self._log.warn("marked DOWN: {names}: {reason}", names=names, reason=reason)
             case JoinRefused(reason):
-                self._log.error("the cluster refuses this broker: {reason}; it asks again in a minute", reason=reason)
+                self._log.error("the cluster refuses this broker: {reason}; it asks again", reason=reason)
             case WaitingForSeeds(seeds, waited_s, not_yet):
                 self._log.warn(
                     "no seed has let this broker join for {waited:.0f} s, so its listeners are closed: asked "
@@ -180,6 +190,6 @@ class MembershipDriver:
     async def _look_up(self) -> None:
         """Look up the seeds again and again, until this process is a member."""
         while not self._is_member:
-            addresses = [node_address(each) for each in await self._seeds.addresses()]
-            self.apply(self.coordinator.replace_seeds(addresses))
+            self._found_seeds = [node_address(each) for each in await self._seeds.addresses()]
+            self.apply(self.coordinator.replace_seeds([*self._found_seeds, *self._more_seeds]))
             await asyncio.sleep(SEEDS_EVERY_S)

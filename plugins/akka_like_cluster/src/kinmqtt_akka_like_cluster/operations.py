@@ -140,7 +140,9 @@ class Operations:
                 "this broker is a member already; to move it to another cluster, stop it and change seeds"
             )
         seed = node_address(_text(request, "seed"))
-        self._driver.apply(coordinator.replace_seeds([seed]))
+        if seed == coordinator.own.address:
+            raise ValueError(f"{seed} is this broker itself: name another one, which is a member")
+        self._driver.join_by(seed)
         return f"asks {seed}"
 
     async def leave(self, request: Mapping[str, Any]) -> str:
@@ -158,6 +160,8 @@ class Operations:
             raise ValueError(f"{wanted!r} {why}; `kinmqtt cluster members` lists names and uids")
         if found[0].info.uid == coordinator.own.uid:
             raise ValueError(f"{wanted!r} is this broker; `kinmqtt cluster leave` stops it in good order")
+        if found[0].reachable and request.get("force") is not True:
+            raise ValueError(f"{wanted!r} can be reached, and would lose its clients; --force downs it all the same")
         self._driver.apply(coordinator.down(found[0].info.uid))
         return f"{found[0].info} is DOWN"
 

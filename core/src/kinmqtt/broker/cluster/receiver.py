@@ -118,7 +118,7 @@ class Receiver:
             statistics.from_nodes.value += len(several)
             number = self._deliver_assured(head, several, is_old, number, answer, pending)
         if pending:
-            return run(self._answer_later(answer, pending, (turn.recovery.failed, turn.recovery.fenced)))
+            return run(self._answer_later(answer, pending, turn.recovery.failed))
         return self._answer_when_committed(answer)
 
     # QoS 0
@@ -384,11 +384,8 @@ class Receiver:
         batch.on_commit_failed.append(lambda reason: done.errback(_not_committed(reason)))
         return done
 
-    async def _answer_later(self, answer: Answer, pending: list[Awaitable[object]], before: tuple[int, int]) -> bytes:
-        """Answer when all is delivered and committed.
-
-        ``before``: how many batches were not committed before these messages, and how many had fenced writes.
-        """
+    async def _answer_later(self, answer: Answer, pending: list[Awaitable[object]], failed: int) -> bytes:
+        """Answer when all is delivered and committed; ``failed`` batches were not committed before these messages."""
         outcomes: list[tuple[bool, Any]] = await DeferredList(
             [as_deferred(each) for each in pending], consumeErrors=True
         )
@@ -400,8 +397,8 @@ class Receiver:
         turn = self._runtime.turn
         turn.touch()
         written = await self._answer_when_committed(answer)
-        if (turn.recovery.failed, turn.recovery.fenced) != before:
-            # One of the turns in between may have had a part of the messages, or one for a session that has moved.
+        if turn.recovery.failed != failed:
+            # One of the turns in between may have had a part of the messages.
             raise _not_committed(ReasonCode.SERVER_UNAVAILABLE)
         return written
 

@@ -85,7 +85,7 @@ class Succession:
     async def succeeded(self, node: NodeIdentity) -> bool:
         """Wait until the sessions of a node that is gone have new owners, whose routes are known here.
 
-        Returns ``False`` if that takes longer than :data:`HELD_LIMIT_S`.
+        Returns ``False`` if that takes longer than :data:`HELD_LIMIT_S` after the node's end was reported.
         """
 
         async def is_reported() -> bool:
@@ -135,6 +135,11 @@ class Succession:
             except ServiceUnavailable as error:  # The stores or a node are out of reach for now.
                 if problems is not None:
                     problems[:] = [str(error)]
+            except Exception as error:
+                if problems is None:
+                    raise
+                # One session that can't be read must not make the others' messages be lost.
+                problems[:] = [f"{type(error).__name__}: {error}"]
             await pause(clock, LOOK_S)
         return False
 

@@ -34,7 +34,7 @@ _DELIVERED: Final = Routed.DELIVERED
 class PublishAnswer(HeldAcknowledgement):
     """One PUBLISH whose message is acknowledged, refused, or held until other nodes have answered."""
 
-    __slots__ = ("again", "connection", "is_identified", "packet", "publication", "routed", "session")
+    __slots__ = ("again", "connection", "packet", "publication", "routed", "session")
 
     def __init__(self, connection: Connection, session: Session, packet: Publish) -> None:
         super().__init__(None)
@@ -43,8 +43,6 @@ class PublishAnswer(HeldAcknowledgement):
         self.packet = packet
         self.publication: Publication | None = None
         """The message for interceptors and routing; ``None`` until it is made."""
-        self.is_identified = False
-        """Whether the identifier of a QoS 2 message is stored with its message id."""
         self.again: MessageId | None = None
         """The message id under which it was forwarded before; ``None`` if it was not."""
         self.routed = _DELIVERED
@@ -95,7 +93,6 @@ class PublishAnswer(HeldAcknowledgement):
                 session.tickets = {}
             session.tickets[packet.packet_id] = ticket
             if session.persistent:
-                self.is_identified = True
                 batch.queue.append(
                     queue.InboundOpen(session.client_id, session.epoch, packet.packet_id, publication.id)
                 )
@@ -174,7 +171,7 @@ class PublishAnswer(HeldAcknowledgement):
         session = self.session
         packet_id = self.packet.packet_id
         session.incoming.open(packet_id)
-        if session.persistent and not self.is_identified:
+        if session.persistent:
             self.connection.runtime.turn.batch.queue.append(
                 queue.InboundOpen(session.client_id, session.epoch, packet_id)
             )

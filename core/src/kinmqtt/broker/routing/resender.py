@@ -14,6 +14,7 @@ from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import KNOWN_S
 from kinmqtt_spi.topics import matches
 
@@ -134,9 +135,12 @@ class Resender:
         moved: list[str] = []
         written: list[Session] = []
         client_ids = sorted([target.session.client_id for target in kept])
-        for client_id in client_ids:
-            await self._locks.acquire(client_id)
+        locked: list[str] = []
+        failed = turn.recovery.failed
         try:
+            for client_id in client_ids:
+                await self._locks.acquire(client_id)
+                locked.append(client_id)
             # What was delivered before may not be committed yet; then the store would not know it.
             await turn.drained()
             for target in kept:
@@ -154,8 +158,11 @@ class Resender:
                 followed.add(publication.id)
             if written:
                 await turn.committed()
+                if turn.recovery.failed != failed:
+                    # Each was written in a turn of its own, and one of these may not be committed.
+                    raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         finally:
-            for client_id in client_ids:
+            for client_id in locked:
                 self._locks.release(client_id)
         # Writes for a session that another node has claimed are refused, and the others are committed.
         moved += [session.client_id for session in written if not self._is_here(session)]

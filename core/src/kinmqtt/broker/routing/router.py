@@ -23,7 +23,6 @@ from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
-from kinmqtt.broker.routing.target import Target
 from kinmqtt.broker.turn.batch import Batch
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.reasons import ReasonCode
@@ -217,31 +216,40 @@ class Router:
     def _route_stored(self, publication: Publication, ticket: Ticket, stored: Batch) -> None:
         if publication.publisher.client_id in stored.fenced:
             # The session has moved, and the identifier is not stored: the client sends the message again.
-            ticket.settle()
+            _fail(ticket, ReasonCode.USE_ANOTHER_SERVER)
             return
         turn = self._runtime.turn
         turn.touch()
-        fanout = self.fanouts.get(publication.publish.topic)
-        targets, groups, links = fanout.targets, fanout.groups, fanout.links
-        accepted = self._to_targets(publication, fanout, False)
-        if self._to_groups(publication, groups, links, False, accepted) is Routed.REFUSED:
-            ticket.is_refused = True
         batch = turn.batch
         if batch.followed is None:
             batch.followed = set()
         batch.followed.add(publication.id)
-        batch.after_commit.append(partial(self._settle_stored, publication, ticket, targets, batch))
+        try:
+            fanout = self.fanouts.get(publication.publish.topic)
+            groups, links = fanout.groups, fanout.links
+            accepted = self._to_targets(publication, fanout, False)
+            if self._to_groups(publication, groups, links, False, accepted) is Routed.REFUSED:
+                ticket.is_refused = True
+        except Exception:
+            _fail(ticket, ReasonCode.SERVER_UNAVAILABLE)
+            raise
+        batch.after_commit.append(partial(self._settle_stored, publication, ticket, batch))
         batch.on_commit_failed.append(partial(_fail, ticket))
 
-    def _settle_stored(
-        self, publication: Publication, ticket: Ticket, targets: Sequence[Target], batch: Batch
-    ) -> None:
+    def _settle_stored(self, publication: Publication, ticket: Ticket, batch: Batch) -> None:
         """Settle a message once it is committed; it is sent after sessions that have moved."""
-        if batch.fenced:
-            for target in targets:
-                if target.session.persistent and target.session.client_id in batch.fenced:
-                    self._forwarder.follow(publication, target.session.client_id)
-        ticket.settle()
+        try:
+            for client_id, shared_filter in batch.fenced_appends(publication.id):
+                if shared_filter is None:
+                    self._forwarder.follow(publication, client_id)
+                else:
+                    _, name, filter = shared_filter.split("/", 2)
+                    self._forwarder.wait_for_member(publication, (name, filter))
+        except Exception:
+            ticket.failure = ReasonCode.SERVER_UNAVAILABLE
+            raise
+        finally:
+            ticket.settle()
 
     def is_topic_busy(self, topic: str) -> bool:
         """Return whether a message of the topic is being delivered in slices: later ones must not overtake it."""

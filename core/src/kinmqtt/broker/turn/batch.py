@@ -9,7 +9,7 @@ from attrs import evolve
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
-from kinmqtt_spi.services.queue import QueueStore, QueueWrite
+from kinmqtt_spi.services.queue import Append, QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore, RetainWrite
 from kinmqtt_spi.services.session import SessionStore, SessionWrite
 from kinmqtt_spi.values import MessageId
@@ -123,6 +123,16 @@ class Batch:
         """The transactions that failed."""
         self.tied: set[QueueWrite | SessionWrite] = set()
         """Writes valid only together with this turn's others: on a failure their origin repeats all of them."""
+
+    def fenced_appends(self, message: MessageId) -> list[tuple[str, str | None]]:
+        """Return for whom a message was refused, as newer owners hold their sessions: client ids, shared filters."""
+        if not self.fenced:
+            return []
+        return [
+            (write.client_id, write.entry.shared_filter)
+            for write in self.queue
+            if isinstance(write, Append) and write.client_id in self.fenced and write.entry.message.id == message
+        ]
 
     def restamp(self, client_id: str, old: int, new: int) -> None:
         """Move a client's writes from its owner's old epoch to the new one."""

@@ -55,15 +55,12 @@ class WriteRecovery:
         "_on_unopened",
         "_stores",
         "failed",
-        "fenced",
     )
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self.failed = 0
         """The number of batches that were not committed."""
-        self.fenced = 0
-        """The number of batches with writes for sessions that a later owner holds."""
         self._awaiting: dict[str, RetryWrites] = {}
         """By client id; added to later turns' writes, before them."""
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
@@ -131,7 +128,6 @@ class WriteRecovery:
         Their publishers are disconnected without acknowledgement and then send the messages again, maybe to the
         broker of the later owner.
         """
-        self.fenced += bool(batch.fenced)
         for client_id in batch.fenced:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
             # The store does not say which write it refused. If that was a retry, this node may have claimed the
@@ -181,11 +177,16 @@ class WriteRecovery:
                     attempt(partial(self._on_moved, write.client_id, message))
 
     def _forget_refused(self, batch: Batch) -> set[str]:
-        """Count messages for sessions of later owners as dropped; returns the client ids of their publishers."""
+        """Count messages for sessions of later owners as dropped; returns the client ids of their publishers.
+
+        Messages that are sent after these sessions anyway are left out.
+        """
         refused: dict[str, list[QueueWrite]] = {}
         publishers: set[str] = set()
         for write in batch.queue:
             if isinstance(write, Append) and write.client_id in batch.fenced:
+                if batch.followed is not None and write.entry.message.id in batch.followed:
+                    continue
                 refused.setdefault(write.client_id, []).append(write)
                 publishers.add(write.entry.message.publisher.client_id)
         for client_id, writes in refused.items():

@@ -56,6 +56,8 @@ class Keeper:
                     is_failing = True
                     text = "can't connect to {where}: {error}; it is tried again"
                     self._log.info(text, where=self._where, error=error)
+            except Exception as error:
+                self._log.error("the connection to {where} failed: {error!r}", where=self._where, error=error)
             else:
                 pause_s = FIRST_PAUSE_S
                 is_failing = False

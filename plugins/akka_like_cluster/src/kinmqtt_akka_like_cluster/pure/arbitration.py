@@ -29,6 +29,7 @@ class Arbitration:
         self._is_needed = is_needed
         self._asked_s = float("-inf")
         self._asked_term = 0
+        self._question: AskArbiter | None = None
         self._granted_s: float | None = None
 
     def checked(self, decision: Decision, now: float) -> Decision:
@@ -43,11 +44,12 @@ class Arbitration:
         """Ask for the next term in the name of this side."""
         self._asked_term = min(self._membership.state.term + 1, MAX_TERM)
         self._asked_s = now
-        return AskArbiter(self._side_number(), self._asked_term)
+        self._question = AskArbiter(self._side_number(), self._asked_term)
+        return self._question
 
-    def decided(self, granted: bool, now: float, term: int) -> bool:
-        """Take an answer; returns whether it counts: one to an earlier question, about another term, does not."""
-        if term != self._asked_term:
+    def decided(self, granted: bool, now: float, question: AskArbiter) -> bool:
+        """Take an answer; returns whether it counts: one to an earlier question does not, if the side has changed."""
+        if question != self._question:
             return False
         self._policy.arbiter_decided(granted)
         if granted:

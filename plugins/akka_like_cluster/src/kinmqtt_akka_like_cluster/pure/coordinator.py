@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
-from kinmqtt_akka_like_cluster.pure.effects import Downed, Effect, Joined, LeaveCompleted, MemberChanged, Send
+from kinmqtt_akka_like_cluster.pure.effects import (
+    AskArbiter,
+    Downed,
+    Effect,
+    Joined,
+    LeaveCompleted,
+    MemberChanged,
+    Send,
+)
 from kinmqtt_akka_like_cluster.pure.gossip import Gossip, NodeAddress, NodeInfo, Record
 from kinmqtt_akka_like_cluster.pure.gossiping import Choose
 from kinmqtt_akka_like_cluster.pure.joining import Joining
@@ -142,11 +150,11 @@ class Coordinator:
             return []
         return self._finish(self._participant.down([uid], "an operator wants it"))
 
-    def arbiter_decided(self, granted: bool, now: float, term: int) -> list[Effect]:
+    def arbiter_decided(self, granted: bool, now: float, question: AskArbiter) -> list[Effect]:
         """Take the answer to :class:`~.effects.AskArbiter`, about the term in it."""
         if self._participant is None or self._has_ended:
             return []
-        return self._finish(self._participant.arbiter_decided(granted, now, term))
+        return self._finish(self._participant.arbiter_decided(granted, now, question))
 
     # What an operator and the driver may see
 

@@ -6,7 +6,7 @@ from kinmqtt_akka_like_cluster.pure.arbitration import Arbitration
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import Ask, Beat, Detector
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy, Strategy, ViewMember
-from kinmqtt_akka_like_cluster.pure.effects import Downing, Effect, Send
+from kinmqtt_akka_like_cluster.pure.effects import AskArbiter, Downing, Effect, Send
 from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
 from kinmqtt_akka_like_cluster.pure.gossiping import Choose, Gossiping
 from kinmqtt_akka_like_cluster.pure.joining import conflict, refusal, unsettled
@@ -92,9 +92,9 @@ class Participant:
         """Send what was on its way to a member again."""
         self._probes.repeat(uid)
 
-    def arbiter_decided(self, granted: bool, now: float, term: int) -> list[Effect]:
+    def arbiter_decided(self, granted: bool, now: float, question: AskArbiter) -> list[Effect]:
         """Take the answer to :class:`~.effects.AskArbiter`, and act on it."""
-        return self._decide(now) if self._arbitration.decided(granted, now, term) else []
+        return self._decide(now) if self._arbitration.decided(granted, now, question) else []
 
     def down(self, uids: list[int], reason: str, decision: Decision | None = None) -> list[Effect]:
         """Mark members DOWN. If this one is among them, the others are told."""

@@ -170,7 +170,7 @@ class World:
 
         def answer() -> None:
             if node.is_running:
-                self._do(node, node.coordinator.arbiter_decided(granted, self.now, question.term))
+                self._do(node, node.coordinator.arbiter_decided(granted, self.now, question))
 
         self._later(0.05, answer)
 
