@@ -69,14 +69,14 @@ class RoamingClient(PublishingClient, SubscribingClient):
             notes.promised[f"crash/{name}/{qos}"] = set()
         self.stopping = True
         self._others = cycle([*ports[1:], ports[0]])
-        self._next = ports[0]
+        self._place = ports[0]
 
     def next_port(self) -> int:
-        return self._next
+        return self._place
 
     def move(self) -> None:
         """Go to the next broker."""
-        self._next = next(self._others)
+        self._place = next(self._others)
         self.cut()
 
     def connected(self, connack: Connack) -> None:
