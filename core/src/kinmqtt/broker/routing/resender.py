@@ -152,10 +152,7 @@ class Resender:
                     continue
                 accepted &= deliver(self._runtime, target, publication)
                 written.append(session)
-                followed = turn.batch.followed
-                if followed is None:
-                    followed = turn.batch.followed = set()
-                followed.add(publication.id)
+                turn.batch.note_followed(publication.id)
             if written:
                 await turn.committed()
                 if turn.recovery.failed != failed:

@@ -221,9 +221,7 @@ class Router:
         turn = self._runtime.turn
         turn.touch()
         batch = turn.batch
-        if batch.followed is None:
-            batch.followed = set()
-        batch.followed.add(publication.id)
+        batch.note_followed(publication.id)
         try:
             fanout = self.fanouts.get(publication.publish.topic)
             groups, links = fanout.groups, fanout.links

@@ -124,6 +124,12 @@ class Batch:
         self.tied: set[QueueWrite | SessionWrite] = set()
         """Writes valid only together with this turn's others: on a failure their origin repeats all of them."""
 
+    def note_followed(self, message: MessageId) -> None:
+        """Note that whoever writes a message here sends it after sessions that have moved."""
+        if self.followed is None:
+            self.followed = set()
+        self.followed.add(message)
+
     def fenced_appends(self, message: MessageId) -> list[tuple[str, str | None]]:
         """Return for whom a message was refused, as newer owners hold their sessions: client ids, shared filters."""
         if not self.fenced:

@@ -47,15 +47,7 @@ class CommitFailed(Exception):
 class WriteRecovery:
     """Holds the writes that await a retry, and the callbacks for failed commits."""
 
-    __slots__ = (
-        "_awaiting",
-        "_on_commit_failed",
-        "_on_fenced",
-        "_on_moved",
-        "_on_unopened",
-        "_stores",
-        "failed",
-    )
+    __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_moved", "_on_unopened", "_stores", "failed")
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
