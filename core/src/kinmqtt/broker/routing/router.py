@@ -282,7 +282,13 @@ class Router:
             return Routed.UNROUTED
         groups = fanout.groups  # A plugin called below may make the fan-out outdated.
         links = fanout.links
-        accepted = self._to_targets(publication, fanout, after_commit)
+        if after_commit or publication.audience is not None:
+            accepted = self._to_targets(publication, fanout, after_commit)
+        elif publication.publish.qos:
+            accepted = fanout.deliver_acknowledged(publication)
+        else:
+            fanout.deliver_at_most_once(publication)
+            accepted = True
         if not groups and links is None:
             return _DELIVERED if accepted else Routed.REFUSED
         return self._to_groups(publication, groups, links, after_commit, accepted)
