@@ -207,6 +207,18 @@ def test_a_new_seed_has_time_to_answer() -> None:
     assert of(alone.ticks(TICK_S), Joined) == [Joined()]
 
 
+def test_a_new_seed_is_asked_at_once() -> None:
+    """Seeds that were looked up are asked at the next tick, also when others were asked a moment ago."""
+    alone = Alone(own=2)
+    alone.coordinator.replace_seeds(SEEDS[:1])
+    alone.ticks(TICK_S)
+
+    alone.coordinator.replace_seeds(SEEDS)
+
+    assert of(alone.ticks(TICK_S), SendTo) == [SendTo(seed, join(2)) for seed in (SEEDS[0], SEEDS[2])]
+    assert of(alone.ticks(1.0 - TICK_S), SendTo) == []
+
+
 def test_a_stall_does_not_count_as_waiting() -> None:
     """A first seed that stood still for 20 s still waits for answers, which may not have been read yet."""
     alone = Alone()

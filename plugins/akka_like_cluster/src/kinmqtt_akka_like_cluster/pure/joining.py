@@ -42,11 +42,12 @@ class Joining:
         self.replace_seeds(seeds)
 
     def replace_seeds(self, seeds: Sequence[NodeAddress]) -> None:
-        """Use these seeds from now on. A new one has ``form_after_s`` to answer too."""
+        """Use these seeds from now on. A new one is asked at the next tick, and has ``form_after_s`` to answer too."""
         own = self._join.info.address
         others = tuple(dict.fromkeys(seed for seed in seeds if seed != own))
         if not set(others) <= set(self._others):
             self._begun_s = None
+            self._ask_s = float("-inf")
         self._is_first = bool(seeds) and seeds[0] == own
         self._others = others
 
