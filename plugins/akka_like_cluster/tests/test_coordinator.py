@@ -9,6 +9,7 @@ import pytest
 
 from akka_harness.states import FOUNDER, cluster, info, record
 from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator, CoordinatorSettings
+from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
 from kinmqtt_akka_like_cluster.pure.downing import Decision, Strategy
 from kinmqtt_akka_like_cluster.pure.effects import (
     AskArbiter,
@@ -56,8 +57,13 @@ def first(options: Sequence[int]) -> int:
 class Alone:
     """One coordinator, and a clock."""
 
-    def __init__(self, own: int = 1, strategy: Strategy = Strategy.KEEP_MAJORITY) -> None:
-        settings = CoordinatorSettings(seeds=SEEDS, digest=b"settings", strategy=strategy)
+    def __init__(
+        self,
+        own: int = 1,
+        strategy: Strategy = Strategy.KEEP_MAJORITY,
+        detector: DetectorSettings = DetectorSettings(),  # noqa: B008
+    ) -> None:
+        settings = CoordinatorSettings(seeds=SEEDS, digest=b"settings", strategy=strategy, detector=detector)
         self.coordinator = Coordinator(info(own), settings, first)
         self.now = 100.0
 
@@ -67,8 +73,9 @@ class Alone:
         Those who are ``dazed`` answer gossip only.
         """
         effects = []
-        for _ in range(round(seconds / TICK_S)):
-            self.now += TICK_S
+        tick_s = self.coordinator.settings.detector.tick_s
+        for _ in range(round(seconds / tick_s)):
+            self.now += tick_s
             due = self.coordinator.tick(self.now)
             for sent in of(due, Send):
                 if sent.uid in answering or (sent.uid in dazed and isinstance(sent.message, Status)):
@@ -611,6 +618,19 @@ def test_unreachable_members_are_downed_by_the_majority() -> None:
     assert (downing.decision, downing.uids) == (Decision.DOWN_UNREACHABLE, (3,))
     assert "keep_majority" in downing.reason
     assert changed(effects) == [(3, UP, False), (3, DOWN, False), (3, REMOVED, False)]
+
+
+def test_a_silent_member_is_downed_also_with_slow_heartbeats() -> None:
+    """With the longest interval of heartbeats, too, a view counts as seen all the time, and becomes stable."""
+    slow = DetectorSettings(heartbeat_s=60.0, pause_s=60.0)
+    alone = Alone(detector=slow)
+    alone.coordinator.tick(alone.now)
+    alone.receives(2, Welcome(Gossip(cluster(record(1), record(2), record(3)), frozenset())))
+    alone.ticks(300.0, answering=[2, 3])
+
+    effects = alone.ticks(600.0, answering=[2])
+
+    assert [each.uids for each in of(effects, Downing)] == [(3,)]
 
 
 def test_nobody_is_downed_before_the_side_agrees() -> None:

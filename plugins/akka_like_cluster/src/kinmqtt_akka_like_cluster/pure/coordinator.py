@@ -66,7 +66,7 @@ class Coordinator:
     # Events
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due. Call it each ``settings.detector.tick_s`` seconds: a quarter of a heartbeat's interval."""
+        """Do what is due. Call it each ``settings.detector.tick_s`` seconds."""
         if self._has_ended:
             return []
         gap_s = 0.0 if self._ticked_s is None else now - self._ticked_s

@@ -12,17 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from hashlib import blake2b
+from typing import Final
 
 from attrs import define, field, frozen, validators
 
 from kinmqtt_akka_like_cluster.pure.phi import HIGHEST_PHI, Intervals, deviations
+
+LONGEST_TICK_S: Final = 1.0
+"""The time between two ticks with slow heartbeats, in seconds. See also :data:`~.downing.LONGEST_GAP_S`."""
 
 
 @frozen(slots=True)
 class DetectorSettings:
     """Settings of a detector. Raises :class:`ValueError` for a value out of its range.
 
-    :meth:`Detector.tick` is meant to be called each :attr:`tick_s` seconds, and at least once in ``heartbeat_s``.
+    :meth:`Detector.tick` is meant to be called each :attr:`tick_s` seconds, a quarter of the interval of heartbeats
+    or more often, and at least once in ``heartbeat_s``.
     """
 
     heartbeat_s: float = field(default=1.0, validator=validators.gt(0))
@@ -38,8 +43,8 @@ class DetectorSettings:
 
     @property
     def tick_s(self) -> float:
-        """How often to call :meth:`Detector.tick`, in seconds."""
-        return self.heartbeat_s / 4
+        """How often to call :meth:`Detector.tick`, in seconds; as often as downing wants to see the members."""
+        return min(self.heartbeat_s / 4, LONGEST_TICK_S)
 
     @property
     def stall_s(self) -> float:

@@ -42,7 +42,7 @@ class Joining:
         self.replace_seeds(seeds)
 
     def replace_seeds(self, seeds: Sequence[NodeAddress]) -> None:
-        """Use these seeds from now on. A new one is asked at the next tick, and has ``form_after_s`` to answer too."""
+        """Use these seeds from now on. A new one is asked at the next tick, and has ``form_after_s`` to answer."""
         own = self._join.info.address
         others = tuple(dict.fromkeys(seed for seed in seeds if seed != own))
         if not set(others) <= set(self._others):
