@@ -132,6 +132,7 @@ class AkkaBackend(MeshBackend):
                 heartbeat_s=settings.heartbeat_s, pause_s=settings.pause_s, threshold=settings.threshold
             ),
             strategy=Strategy(settings.downing),
+            gossip_s=min(1.0, settings.heartbeat_s),
             quorum=settings.quorum,
             stable_after_s=None if isinstance(stable_after_s, str) else stable_after_s,
         )
