@@ -33,6 +33,11 @@ def test_suspicion_never_falls_while_a_peer_is_silent(values: list[float], one_s
     assert longer <= HIGHEST_PHI
 
 
+def test_a_peer_that_has_just_answered_is_not_suspected() -> None:
+    """Phi is then 0, as it is shown: without a sign."""
+    assert f"{intervals_of([]).phi(0.0):.1f}" == "0.0"
+
+
 @given(
     st.floats(0.15, 0.9), st.floats(0.15, 0.9), st.integers(WINDOW // 2, WINDOW), st.floats(3.1, 20), st.floats(1, 20)
 )

@@ -83,7 +83,8 @@ class Intervals:
         """
         sigmas = (silence_s - self.mean_s - self._pause_s) / self.deviation_s
         probability = erfc(sigmas / sqrt(2)) / 2
-        return -log10(max(probability, 10.0**-HIGHEST_PHI))
+        # The logarithm's negative would be -0.0 for a certainty, which people would see.
+        return 0.0 - log10(max(probability, 10.0**-HIGHEST_PHI))
 
     def longest_silence_s(self, sigmas: float) -> float:
         """Return the silence in seconds from which on phi is at the threshold; ``sigmas`` are its deviations."""
