@@ -14,6 +14,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.error import ConnectionDone
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
 
 from core_harness.brokers import run_command, running_broker
 from core_harness.house import House
@@ -172,6 +175,32 @@ def test_a_header_that_does_not_come_is_not_waited_for() -> None:
 
     assert "abort" in transport.calls
     assert house.broker.connections == set()
+
+
+@pytest.mark.parametrize(
+    ("sent", "logged"),
+    [
+        (V2_LOCAL, 0),
+        (b"PROXY UNKNOWN\r\n", 0),
+        (V2, 1),
+        (V2_LOCAL[:-1], 1),
+        (b"", 1),
+    ],
+)
+def test_a_health_check_of_a_proxy_is_not_logged(sent: bytes, logged: int) -> None:
+    """It would be a line each second; what ends before a client is known otherwise is a line."""
+    _, _, protocol = _behind_a_proxy()
+    lines: list[str] = []
+    observer: Any = lambda event: lines.append(formatEvent(event))  # noqa: E731
+    globalLogPublisher.addObserver(observer)
+    try:
+        if sent:
+            protocol.dataReceived(sent)
+        protocol.connectionLost(Failure(ConnectionDone()))
+    finally:
+        globalLogPublisher.removeObserver(observer)
+
+    assert sum("proxied ended before the client was identified" in line for line in lines) == logged
 
 
 # Who is believed

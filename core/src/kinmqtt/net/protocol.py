@@ -235,7 +235,7 @@ class MqttProtocol(Protocol):
             self._arrives(-1)
         if self.connection is not None:
             self._finish(reason.getErrorMessage())
-        elif self._left_bytes is None:
+        elif self._left_bytes is None and not getattr(self.transport, "is_health_check", False):
             log.info(
                 "a connection to {listener} ended before the client was identified: {why}",
                 listener=self.listener.name,

@@ -58,6 +58,11 @@ class ProxyProtocol(HAProxyProtocolWrapper):
             # Twisted's parser fails on a port that is not a number or an address that is not text.
             self.loseConnection()  # type: ignore[no-untyped-call]
 
+    @property
+    def is_health_check(self) -> bool:
+        """Whether the header says that the proxy speaks for itself; it sees whether the listener answers."""
+        return self._proxyInfo is not None and self._proxyInfo.source is None
+
     def _may_become_header(self, data: bytes) -> bool:
         """Tell whether the data is an incomplete header so far."""
         return any(
