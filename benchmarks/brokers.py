@@ -43,8 +43,7 @@ class Broker:
     @property
     def cpu_s(self) -> float:
         """The CPU time it has used, user and system, in seconds."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_s(self._process.pid)
 
     @property
     def resident_bytes(self) -> int:
@@ -52,18 +51,30 @@ class Broker:
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def wait(self) -> None:
-        """Wait until it listens; raises :class:`Failed` with the end of its log where it does not."""
+    @property
+    def output(self) -> str:
+        """The end of its log."""
+        return self._log.read_text()[-2000:]
+
+    def wait(self, pace_s: float = 0.05) -> None:
+        """Wait until it listens; raises :class:`Failed` with the end of its log where it does not.
+
+        ``pace_s`` is how often that is tried.
+        """
         until = time.monotonic() + PATIENCE_S
         for port in self.ports.values():
             while True:
                 if self._process.poll() is not None or time.monotonic() > until:
-                    raise Failed(f"{self.name} does not listen on {port}:\n{self._log.read_text()[-2000:]}")
+                    raise Failed(f"{self.name} does not listen on {port}:\n{self.output}")
                 try:
                     socket.create_connection(("127.0.0.1", port), 0.5).close()
                     break
                 except OSError:
-                    time.sleep(0.05)
+                    time.sleep(pace_s)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """End it."""
@@ -74,6 +85,24 @@ class Broker:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+class Redis:
+    """A Redis that keeps its state in memory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], socket: Path) -> None:
+        self._process = process
+        self.socket = socket
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU time it has used, user and system, in seconds."""
+        return _cpu_s(self._process.pid)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Kind(NamedTuple):
@@ -128,7 +157,7 @@ def start(
     folder = Path(
         stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{kind.name}-", ignore_cleanup_errors=True))
     )
-    ports = dict(zip(doors, _free_ports(len(doors)), strict=True))
+    ports = dict(zip(doors, free_ports(len(doors)), strict=True))
     if set(doors) & {"tls"}:
         _certify(folder)
     log = folder / "log"
@@ -140,7 +169,7 @@ def start(
         with (folder / "kinmqtt.toml").open("a") as file:
             file.write(settings)
     if keeps == "redis" and kind.name == "kinmqtt":
-        stack.enter_context(_redis(folder))
+        stack.enter_context(redis(folder))
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder, env=environment
@@ -158,8 +187,8 @@ def has_redis() -> bool:
 
 
 @contextmanager
-def _redis(folder: Path) -> Iterator[None]:
-    """A Redis on a Unix socket in the folder, which keeps its state in memory."""
+def redis(folder: Path) -> Iterator[Redis]:
+    """A Redis on the Unix socket ``redis.sock`` in the folder."""
     command = [_which("redis-server") or "redis-server", "--port", "0", "--unixsocket", "redis.sock", "--save", ""]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=folder)
     try:
@@ -168,7 +197,7 @@ def _redis(folder: Path) -> Iterator[None]:
             if time.monotonic() > until or process.poll() is not None:
                 raise Failed("redis-server does not start")
             time.sleep(0.01)
-        yield
+        yield Redis(process, folder / "redis.sock")
     finally:
         process.terminate()
         process.wait()
@@ -181,7 +210,8 @@ def _which(name: str) -> str | None:
     )
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Some ports of the loopback interface on which nobody listens."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for each in sockets:

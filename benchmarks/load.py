@@ -6,14 +6,42 @@ import json
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokers import Broker, Failed
 
 SOURCE = Path(__file__).with_name("mqload.c")
 LIMIT_S = 60.0
 """How long a run may take beyond what it was asked for."""
+
+
+class Tick(NamedTuple):
+    """What had happened at a moment of a run."""
+
+    at_s: float
+    """The time since the measurement began."""
+    received: int
+    """The messages that subscribers had received."""
+    cpu_s: tuple[float, ...]
+    """The CPU time that was used, in seconds, by whoever the caller looks at."""
+
+
+class Watched(NamedTuple):
+    """A run that was looked at while it lasted."""
+
+    row: dict[str, Any]
+    """The generator's own figures."""
+    ticks: list[Tick]
+    pid: int
+    """The generator's process, whose clients are named after it."""
+
+    def cpu_us(self, whose: int = 0) -> float:
+        """The CPU time of a received message, in microseconds."""
+        first, last = self.ticks[0], self.ticks[-1]
+        return (last.cpu_s[whose] - first.cpu_s[whose]) * 1e6 / max(1, last.received - first.received)
 
 
 class Load:
@@ -54,3 +82,50 @@ class Load:
         """Open idle connections and hold them; the first line that comes is how long that took."""
         command = [str(self._program), "-p", str(broker.port), "-I", str(connections), "-d", str(hold_s)]
         return subprocess.Popen([*command, *(["-b"] if subscribe else [])], stdout=subprocess.PIPE, text=True)
+
+    def watch(
+        self,
+        publishers: Sequence[int],
+        subscribers: Sequence[int],
+        arguments: str,
+        seconds: float,
+        look: Callable[[float], tuple[float, ...]],
+        interval_s: float | None = None,
+        warm_s: float = 0.5,
+    ) -> Watched:
+        """Run with clients at several ports, and look at the CPU time when the measurement begins and at its end.
+
+        ``look`` gets the time since the beginning; with an interval it is also called in between. Raises
+        :class:`Failed` if a message was lost or came out of order.
+        """
+        places = [
+            option for name, ports in (("-p", publishers), ("-A", subscribers)) for option in (name, _list(ports))
+        ]
+        times = ["-W", str(warm_s), "-d", str(seconds), "-i", str(interval_s or seconds)]
+        process = subprocess.Popen(
+            [str(self._program), *places, *times, *arguments.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        limit = threading.Timer(warm_s + seconds + LIMIT_S, process.kill)
+        limit.start()
+        ticks: list[Tick] = []
+        row: dict[str, Any] = {}
+        with process:
+            assert process.stdout is not None and process.stderr is not None
+            for line in process.stdout:
+                row = json.loads(line)
+                if "at" in row:
+                    ticks.append(Tick(row["at"], row["received"], look(row["at"])))
+            said = process.stderr.read()
+        limit.cancel()
+        if process.returncode or len(ticks) < 2:
+            raise Failed(f"{arguments}: exit status {process.returncode}: {said.strip()[-200:]}")
+        if row["lost"] or row["reordered"]:
+            raise Failed(f"{arguments}: {row['lost']} lost, {row['reordered']} reordered")
+        return Watched(row, ticks, process.pid)
+
+
+def _list(ports: Sequence[int]) -> str:
+    return ",".join(map(str, ports))

@@ -4,7 +4,8 @@
  * broker is pushed into dropping. Every payload carries its send time, its publisher and a sequence
  * number, so loss, repeats and reordering are counted, not assumed away. Prints one JSON line.
  *
- *   -h host -p port | -u unix-socket   where the broker is        -v 4|5   protocol version
+ *   -h host -p ports | -u unix-socket   where the broker is       -v 4|5   protocol version
+ *        several ports, by comma: publisher j takes the j-th of them, and so does subscriber j
  *   -P publishers -S subscribers -T topics   client j uses topic bench/<j mod T>/data
  *   -n   subscribers take bench/# instead    -g   subscribers share one group ($share/g/...)
  *   -c   subscribers keep their session (clean = 0; session expiry 600 s in v5)
@@ -12,7 +13,8 @@
  *   -w window   closed loop: messages in flight per publisher     -r rate   open loop: messages/s in all
  *   -W warm-up seconds   -d measured seconds
  *   -I n   instead: open n idle connections, print the connect rate, hold them for -d seconds
- *   -A port   subscribers connect to this port instead
+ *   -A ports   subscribers connect to these ports instead
+ *   -i seconds   print a line at the beginning of the measurement and after each such time of it
  *   -b     each idle connection subscribes to a topic of its own
  *   -x     over WebSocket (RFC 6455), at /mqtt          -t     over TLS; the certificate is not looked at
  * Build: cc -O2 -o mqload mqload.c, and for -t: cc -O2 -DTLS -o mqload mqload.c -lssl -lcrypto */
@@ -58,9 +60,13 @@ typedef struct {
   size_t rl, rc;
 } conn;
 static int websocket, tls, subscribes;
-static int P = 1, S = 1, T = 1, Q = 0, SZ = 64, V = 4, W = 1000, port = 1883, other_port, wild = 0, idle = 0, share = 0,
-           batchconn = 200;
-static double D = 5, R = 0, warm = 1;
+#define MOST_PORTS 64
+typedef struct {
+  int n, each[MOST_PORTS];
+} ports;
+static ports port = {1, {1883}}, other_port;
+static int P = 1, S = 1, T = 1, Q = 0, SZ = 64, V = 4, W = 1000, wild = 0, idle = 0, share = 0, batchconn = 200;
+static double D = 5, R = 0, warm = 1, interval = 0;
 static const char *host = "127.0.0.1";
 static const char *unixpath = NULL;
 static conn *cs;
@@ -72,6 +78,20 @@ static uint64_t *lat;
 static size_t latn, latcap = 4000000;
 static int measuring;
 static uint64_t m_del, m_pub;
+static ports ports_of(char *text) {
+  ports found = {0};
+  for (char *each = strtok(text, ","); each && found.n < MOST_PORTS; each = strtok(NULL, ","))
+    found.each[found.n++] = atoi(each);
+  if (!found.n) {
+    fprintf(stderr, "no port\n");
+    exit(2);
+  }
+  return found;
+}
+static int port_of(conn *c) {
+  ports *p = other_port.n && c->role == 2 ? &other_port : &port;
+  return p->each[c->idx % p->n];
+}
 static uint64_t now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -520,7 +540,7 @@ static int greet(conn *c) {
                      "GET /mqtt HTTP/1.1\r\nHost: %s:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
                      "Sec-WebSocket-Protocol: mqtt\r\n\r\n",
-                     host, port);
+                     host, port_of(c));
     if (transmit(c, b, n) != n)
       return -1;
     n = 0;
@@ -547,10 +567,8 @@ static int dial(conn *c) {
       return -1;
   } else {
     fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port =
-                                htons(other_port && c->role == 2 ? other_port : port)}; /* spread source addresses so that >28k idle connections fit */
-    if (idle) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port_of(c))};
+    if (idle) { /* spread source addresses so that >28k idle connections fit */
       struct sockaddr_in l = {.sin_family = AF_INET};
       char s[32];
       snprintf(s, 32, "127.0.0.%d", 2 + c->idx / 20000);
@@ -591,11 +609,11 @@ static void poll_once(int ms) {
 }
 int main(int ac, char **av) {
   int o;
-  while ((o = getopt(ac, av, "h:p:A:P:S:T:q:s:v:w:d:r:I:u:k:ngcbxtW:")) > 0)
+  while ((o = getopt(ac, av, "h:p:A:P:S:T:q:s:v:w:d:r:I:u:k:i:ngcbxtW:")) > 0)
     switch (o) {
     case 'h': host = optarg; break;
-    case 'p': port = atoi(optarg); break;
-    case 'A': other_port = atoi(optarg); break;
+    case 'p': port = ports_of(optarg); break;
+    case 'A': other_port = ports_of(optarg); break;
     case 'P': P = atoi(optarg); break;
     case 'S': S = atoi(optarg); break;
     case 'T': T = atoi(optarg); break;
@@ -606,6 +624,7 @@ int main(int ac, char **av) {
     case 'd': D = atof(optarg); break;
     case 'r': R = atof(optarg); break;
     case 'k': noise = atoi(optarg); break;
+    case 'i': interval = atof(optarg); break;
     case 'c': persist = 1; break;
     case 'I': idle = atoi(optarg); break;
     case 'u': unixpath = optarg; break;
@@ -694,9 +713,16 @@ int main(int ac, char **av) {
   uint64_t d0 = 0, p0 = 0, ts = 0;
   uint64_t nextpub = t0;
   int rr = 0;
-  uint64_t expect = 0;
+  uint64_t expect = 0, tick = tm;
   for (;;) {
     uint64_t n = now();
+    if (interval > 0 && n >= tick) {
+      printf("{\"at\":%.6f,\"received\":%llu}\n", (n - tm) / 1e9, (unsigned long long)delivered);
+      fflush(stdout);
+      tick += (uint64_t)(interval * 1e9);
+      if (tick > te)
+        tick = te;
+    }
     if (!measuring && n >= tm) {
       measuring = 1;
       d0 = delivered;

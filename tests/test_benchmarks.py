@@ -20,6 +20,9 @@ CHARTS = {
     "fanout-delivery": "Fan-out, for each delivery",
     "memory": "Memory",
 }
+CLUSTER_PARTS = ["efficiency", "fanout", "latency", "stall", "takeover", "join", "redis"]
+CLUSTER_LIMIT_S = 300.0
+"""Its clusters are started one after the other, 21 brokers in all."""
 
 
 def test_growth_prints_every_table_and_draws_every_plot(tmp_path: Path) -> None:
@@ -65,13 +68,31 @@ def test_a_message_in_one_process_is_measured() -> None:
     ]
 
 
-def test_two_nodes_are_measured_beside_one() -> None:
-    """With a load through both, of which nothing is lost."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "two_nodes.py"), "--rounds", "1", "--seconds", "0.2"]
-    done = subprocess.run([*command, "--only", "one_q1"], capture_output=True, text=True, timeout=120, check=False)
+def test_every_part_of_a_cluster_is_measured(tmp_path: Path) -> None:
+    """A quick run has a table of each part, no message is lost, and each figure is in the JSON file."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "cluster.py"), "--quick", "--json", str(figures)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CLUSTER_LIMIT_S, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert "| one_q1 | " in done.stdout
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    parts = done.stdout.split("\n## ")[1:]
+    assert [part.partition("\n")[0] for part in parts] == list(found) == CLUSTER_PARTS
+    for part in parts:
+        heads, _, *rows = [line for line in part.splitlines() if line.startswith("|")]
+        assert rows
+        assert {row.count("|") for row in rows} == {heads.count("|")}
+
+
+def test_an_unknown_part_of_a_cluster_is_named() -> None:
+    """With those that there are."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "cluster.py"), "--only", "fanout,speed"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+    assert done.returncode == 2
+    assert "there is no part speed; there are efficiency, fanout" in done.stderr
 
 
 def test_micro_benchmarks_answer_what_they_assert() -> None:
