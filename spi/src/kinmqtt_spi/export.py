@@ -16,10 +16,12 @@ from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.queue import (
+    KNOWN_MESSAGES,
     Append,
     Entry,
     InboundOpen,
     InflightEntry,
+    QueueState,
     QueueWrite,
     Release,
     Remove,
@@ -39,6 +41,9 @@ _REMOVED: Final = Message("released")
 """The payload of an entry whose message no longer exists."""
 
 _OUT_OF_RANGE: Final = 1 << 63
+
+_MOST_COMPLETED: Final = 65_535 + KNOWN_MESSAGES
+"""One for each packet identifier, and those that a store remembers."""
 
 MAX_EPOCH: Final = 1 << 62
 """The highest epoch that is accepted: each later claim of a session needs a higher one."""
@@ -62,6 +67,8 @@ class ExportedQueue:
     """Entries by sequence number; ``None`` for one whose message was released."""
     inflight: dict[int, InflightEntry] = field(factory=dict)
     """Entries in flight by sequence number, in the order of sending."""
+    completed: list[MessageId] = field(factory=list)
+    """QoS 2 messages without an entry that are still known: a session that moves has them, no export of a store."""
 
 
 @define(slots=True)
@@ -87,7 +94,10 @@ class Contents:
 
 def read_export(lines: Iterable[bytes]) -> Contents:
     """Read an export. Raises :class:`ExportError` for the first line that is malformed or missing."""
-    return _Reader().read(lines)
+    reader = ExportReader()
+    for line in lines:
+        reader.take(line)
+    return reader.contents()
 
 
 def set_last_sequence(client_id: str, epoch: int, last: int) -> list[QueueWrite]:
@@ -98,11 +108,12 @@ def set_last_sequence(client_id: str, epoch: int, last: int) -> list[QueueWrite]
     return [Append(client_id, epoch, Entry(last, _REMOVED, 2)), Remove(client_id, epoch, last)] if last else []
 
 
-class _Reader:
+class ExportReader:
     """Reads an export line by line, and reports errors with the line's number."""
 
     def __init__(self) -> None:
         self._number = 0
+        self._ended = False
         self._contents = Contents()
         self._session_epochs: dict[str, int] = {}
         """Epochs of sessions, by client id."""
@@ -118,24 +129,26 @@ class _Reader:
             "queue": self._take_queue,
             "inflight": self._take_inflight,
             "queued": self._take_queued,
+            "completed": self._take_completed,
             "retained": self._take_retained,
             "event": self._take_event,
             "consumer": self._take_consumer,
         }
 
-    def read(self, lines: Iterable[bytes]) -> Contents:
-        """Read all lines. Raises :class:`ExportError`."""
-        ended = False
-        for number, line in enumerate(lines, 1):
-            self._number = number
-            if ended:
-                self._fail("something comes after the last line, of kind end")
-            plain = self._parsed(line)
-            try:
-                ended = self._take_line(plain)
-            except ValueError as error:
-                self._fail(str(error))
-        if not ended:
+    def take(self, line: bytes) -> None:
+        """Read the next line. Raises :class:`ExportError`."""
+        self._number += 1
+        if self._ended:
+            self._fail("something comes after the last line, of kind end")
+        plain = self._parsed(line)
+        try:
+            self._ended = self._take_line(plain)
+        except ValueError as error:
+            self._fail(str(error))
+
+    def contents(self) -> Contents:
+        """Return what was read, after the last line. Raises :class:`ExportError` if lines are missing."""
+        if not self._ended:
             self._number += 1
             self._fail(
                 "the export ends here, without a line of kind end: it was cut short"
@@ -236,6 +249,19 @@ class _Reader:
         entry = from_plain(Entry, plain, "queued")
         self._add(queue, entry.sequence, entry)
 
+    def _take_completed(self, plain: dict[str, Any]) -> None:
+        _, queue = self._queue_of(plain)
+        _only(plain, "messages")
+        listed = _present(plain, "messages")
+        if not isinstance(listed, list) or len(listed) > 2 * KNOWN_MESSAGES:
+            raise ValueError(f"messages: expected a list, of {2 * KNOWN_MESSAGES} at most")
+        for number, each in enumerate(listed):
+            if not (
+                isinstance(each, list) and len(each) == 2 and all(type(part) is int and part >= 0 for part in each)
+            ):
+                raise ValueError(f"messages[{number}]: expected [node, counter]")
+            queue.completed.append(MessageId(*each))
+
     def _queue_of(self, plain: dict[str, Any]) -> tuple[str, ExportedQueue]:
         client_id = _text(plain, "client_id")
         del plain["client_id"]
@@ -296,9 +322,40 @@ def _restore_queue(client_id: str, queue: ExportedQueue) -> Iterator[QueueWrite]
         yield InboundOpen(client_id, epoch, packet_id, message)
 
 
-def pending_field(pending: Mapping[int, MessageId]) -> dict[str, list[list[int]]]:
-    """Return the field of a queue's line for its pending identifiers; empty if there are none."""
-    return {"pending": [[packet_id, *message] for packet_id, message in sorted(pending.items())]} if pending else {}
+def session_line(epoch: int, session: StoredSession) -> dict[str, Any]:
+    """Return the line of a session."""
+    return {"kind": "session", "epoch": epoch, "session": to_plain(session)}
+
+
+def queue_lines(client_id: str, epoch: int, state: QueueState) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a client's queue and of its messages in flight; :func:`queued_lines` follow."""
+    line = {
+        "kind": "queue",
+        "client_id": client_id,
+        "epoch": epoch,
+        "last_sequence": state.last_sequence,
+        "inbound": sorted(state.inbound),
+    }
+    if state.pending:
+        line["pending"] = [[packet_id, *message] for packet_id, message in sorted(state.pending.items())]
+    yield line
+    for held in state.inflight:
+        yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}
+
+
+def queued_lines(client_id: str, entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of messages that are queued."""
+    return ({"kind": "queued", "client_id": client_id, **to_plain(entry)} for entry in entries)
+
+
+def completed_line(client_id: str, ids: Iterable[MessageId]) -> dict[str, Any]:
+    """Return the line of a client's QoS 2 messages that are known though their entries are gone."""
+    return {"kind": "completed", "client_id": client_id, "messages": [list(each) for each in ids]}
+
+
+def line_text(line: Mapping[str, Any]) -> str:
+    """Return a line as text, in ASCII and without its end."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
 def retained_line(write: RetainWrite) -> dict[str, Any]:

@@ -18,6 +18,8 @@ ELSEWHERE = NodeIdentity("elsewhere", 0xAB)
 class Listener:
     """Keeps what it is told of members; a single node has no other news."""
 
+    shares_stores = False
+
     arbiter = None
 
     def __init__(self) -> None:

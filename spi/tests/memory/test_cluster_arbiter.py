@@ -8,7 +8,7 @@ import pytest
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.cluster_arbiter import MemoryClusterArbiter
-from kinmqtt_spi.services.cluster import MAX_TERM, ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM, ClusterArbiter
 from kinmqtt_spi.testing import faults as faults_module
 from kinmqtt_spi.testing.cluster_arbiter import LAST_SIDE, THAT, THIS
 from kinmqtt_spi.testing.faults import Faults

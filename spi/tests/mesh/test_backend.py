@@ -10,7 +10,7 @@ import pytest
 from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.mesh.backend import MeshBackend
-from kinmqtt_spi.mesh.calls import ABORT, ASK, CHUNK, CLAIM, HAND, ROUTES, STATE, pack_step
+from kinmqtt_spi.mesh.calls import ASK, BACKEND, CHUNK, CLAIM, HAND, ROUTES, STATE, pack_step
 from kinmqtt_spi.mesh.frames import HELLO, PUSH, Hello, encode
 from kinmqtt_spi.mesh.link import LinkLimits
 from kinmqtt_spi.mesh.network import NetworkNode
@@ -467,7 +467,7 @@ class TestBadInput:
         [
             b"",
             b"\0",
-            bytes((ABORT + 1,)),
+            bytes((BACKEND + 1,)),
             bytes((STATE, 99)) + bytes(8),
             bytes((STATE, 0)),
             bytes((ROUTES,)) + b"short",
@@ -603,3 +603,23 @@ def test_a_network_node_is_a_backend() -> None:
     assert node.knows(B.uid)
     assert not node.knows(99)
     assert pack_step(CHUNK, 1) == bytes((CHUNK,)) + (1).to_bytes(8, "big")
+
+
+def test_backends_ask_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question of a backend reaches the other node's backend, not its core, and its answer comes back."""
+    monkeypatch.setattr(NetworkNode, "backend_asked", lambda self, origin, data: origin.name.encode() + data)
+    nodes = Nodes("a", "b")
+    answer = nodes.backends[0].ask_backend(B, b"1", 9.0)
+    nodes.clock.advance(1.0)
+
+    assert outcome(answer) == b"a1"
+    assert nodes.news[1].questions == []
+
+
+def test_a_backend_that_answers_no_questions_says_so() -> None:
+    """The other node's question fails at once."""
+    nodes = Nodes("a", "b")
+    answer = nodes.backends[0].ask_backend(B, b"1", 9.0)
+    nodes.clock.advance(1.0)
+
+    assert "answers no questions" in str(outcome(answer))

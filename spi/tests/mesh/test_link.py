@@ -17,10 +17,11 @@ from kinmqtt_spi.mesh.frames import (
     HEADER_BYTES,
     HELLO,
     PUSH,
+    FrameDecoder,
     Hello,
     encode,
 )
-from kinmqtt_spi.mesh.link import LARGE_ANSWER_BYTES, LAZY_ANSWERS, Link, LinkLimits, WrongPeer
+from kinmqtt_spi.mesh.link import LARGE_ANSWER_BYTES, LAZY_FRAMES, LAZY_S, Link, LinkLimits, WrongPeer
 from kinmqtt_spi.mesh.pipes import Pipe
 from kinmqtt_spi.reasons import ReasonCode
 from spi_harness.mesh_nodes import Answered, LinkEnd, joined_ends
@@ -254,36 +255,118 @@ def test_a_batch_that_its_owner_refuses_is_sent_again() -> None:
     assert [batch for batch, _ in there.batches] == [b"one", b"two", b"three"]
 
 
+def acknowledged(transport: Written) -> list[int]:
+    """What was acknowledged, and in which writes; the frames that go back are left out."""
+    return [
+        sequence for written in transport.data for kind, sequence, _ in FrameDecoder().feed(written) if kind == ACK
+    ]
+
+
 def test_answers_are_acknowledged_together() -> None:
-    """A batch is acknowledged at once; answers are acknowledged together, so that there is no frame for each."""
+    """There is no frame for each, and none by itself that has few of them."""
     clock = TurnableClock()
     end, transport = greeted(clock)
-    tokens = [Answered() for _ in range(LAZY_ANSWERS)]
+    tokens = [Answered() for _ in range(LAZY_FRAMES)]
     for token in tokens:
         end.link.deliver(b"batch", token)
     transport.data.clear()
-    for number in range(LAZY_ANSWERS - 1):
+
+    for number in range(LAZY_FRAMES - 1):
         end.link.feed(encode(ANSWER, number + 1, (number + 1).to_bytes(8, "big")))
+    clock.advance(10 * LAZY_S)
     lazy = list(transport.data)
-    end.link.feed(encode(ANSWER, LAZY_ANSWERS, LAZY_ANSWERS.to_bytes(8, "big")))
-    end.link.feed(encode(PUSH, LAZY_ANSWERS + 1, b"batch") + encode(PUSH, LAZY_ANSWERS + 2))
+    end.link.feed(encode(ANSWER, LAZY_FRAMES, LAZY_FRAMES.to_bytes(8, "big")))
 
     assert lazy == []
-    assert transport.data == [encode(ACK, LAZY_ANSWERS), encode(ACK, LAZY_ANSWERS + 2)]
+    assert acknowledged(transport) == [LAZY_FRAMES]
     assert all(token.results == [b""] for token in tokens)
 
 
-def test_a_large_answer_is_acknowledged_at_once() -> None:
+def test_batches_are_acknowledged_together() -> None:
+    """A batch waits a little for others: each acknowledgement wakes its reader."""
+    clock = TurnableClock()
+    end, transport = greeted(clock)
+
+    for number in range(1, LAZY_FRAMES + 4):
+        end.link.feed(encode(PUSH, number, b"batch"))
+    at_once = acknowledged(transport)
+    clock.advance(LAZY_S)
+
+    assert at_once == [LAZY_FRAMES]
+    assert acknowledged(transport) == [LAZY_FRAMES, LAZY_FRAMES + 3]
+
+
+def test_an_answer_takes_the_acknowledgement_of_its_batch_along() -> None:
+    """Both in one write, and nothing follows."""
+    clock = TurnableClock()
+    end, transport = greeted(clock)
+    end.link.feed(encode(DELIVER, 1, b"batch"))
+
+    end.answer_all()
+    clock.advance(LAZY_S)
+
+    [written] = transport.data
+    assert [(kind, sequence) for kind, sequence, _ in FrameDecoder().feed(written)] == [(ACK, 1), (ANSWER, 1)]
+
+
+def test_a_batch_that_is_answered_within_the_read_is_acknowledged() -> None:
+    """Its answer acknowledges those before it; it follows by itself."""
+    clock = TurnableClock()
+    end, transport = greeted(clock)
+    received = end.received
+
+    def answered(sequence: int, batch: bytes, assured: bool) -> None:
+        received(sequence, batch, assured)
+        end.link.answer(sequence, b"")
+
+    end.received = answered  # type: ignore[method-assign]
+    end.link.feed(encode(DELIVER, 1, b"one"))
+    end.link.feed(encode(DELIVER, 2, b"two"))
+    within = acknowledged(transport)
+    clock.advance(LAZY_S)
+
+    assert within == [1]
+    assert acknowledged(transport) == [1, 2]
+
+
+def test_a_part_of_the_credit_is_acknowledged_at_once() -> None:
+    """Else the sender would run out of it, and wait."""
+    end = LinkEnd(1, 2, TurnableClock(), SMALL)
+    transport = Written()
+    end.link.connected(transport)
+    end.link.feed(hello())
+
+    end.link.feed(encode(PUSH, 1, bytes(100)))
+    few = acknowledged(transport)
+    end.link.feed(encode(PUSH, 2, bytes(100)))
+
+    assert few == []
+    assert acknowledged(transport) == [2]
+
+
+def test_an_abandoned_link_acknowledges_nothing_later() -> None:
+    """The peer is gone."""
+    clock = TurnableClock()
+    end, transport = greeted(clock)
+    end.link.feed(encode(PUSH, 1, b"batch"))
+
+    end.link.abandon()
+    clock.advance(LAZY_S)
+
+    assert transport.data == []
+
+
+def test_a_large_answer_is_acknowledged_soon() -> None:
     """Its sender keeps it until then."""
     clock = TurnableClock()
     end, transport = greeted(clock)
     token = Answered()
     end.link.deliver(b"batch", token)
-    transport.data.clear()
     end.link.feed(encode(ANSWER, 1, (1).to_bytes(8, "big") + bytes(LARGE_ANSWER_BYTES)))
+    clock.advance(LAZY_S)
 
     assert token.results == [bytes(LARGE_ANSWER_BYTES)]
-    assert transport.data == [encode(ACK, 1)]
+    assert acknowledged(transport) == [1]
 
 
 def test_a_withdrawn_call_is_not_sent_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_spi.memory.cluster_arbiter import MemoryClusterArbiter
-from kinmqtt_spi.services.cluster import ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.testing.cluster_arbiter import ClusterArbiterContract
 from kinmqtt_spi.testing.cluster_base import Late
 from spi_harness.broken_cluster_arbiter import ArbiterStore, SoundArbiter
@@ -38,6 +38,17 @@ class LateArbiter(ClusterArbiter):
         await Late(lambda: None)
         has_it: bool = self.store.decide(term, side)
         return await Late(lambda: has_it)
+
+    async def members(self) -> Any:
+        return await Late(self.store.members)
+
+    async def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> bool:
+        await Late(lambda: None)
+        is_noted: bool = self.store.note_member(address, limit_s, only_first=only_first)
+        return await Late(lambda: is_noted)
+
+    async def forget_member(self, address: str) -> None:
+        await Late(lambda: self.store.forget_member(address))
 
 
 class TestLateArbiter(SoundArbiter):

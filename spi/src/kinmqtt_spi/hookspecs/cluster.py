@@ -9,7 +9,8 @@ from kinmqtt_spi.markers import Kind, hookspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kinmqtt_spi.services.cluster import ClusterArbiter, ClusterBackend, Member, NodeCandidate
+    from kinmqtt_spi.services.cluster import ClusterBackend, Member, NodeCandidate
+    from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
     from kinmqtt_spi.services.plugin import Context
     from kinmqtt_spi.values import NodeIdentity
 

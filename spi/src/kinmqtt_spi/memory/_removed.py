@@ -44,6 +44,10 @@ class RemovedMessages:
         """Return those of these messages that are remembered."""
         return {id for id in ids if id in self._by_client.get(client_id, _NONE)}
 
+    def of(self, client_id: str) -> tuple[MessageId, ...]:
+        """Return all messages of a client that are remembered, the oldest first."""
+        return tuple(self._by_client.get(client_id, ()))
+
     def forget(self, client_id: str) -> None:
         """Forget all messages of a client."""
         self._by_client.pop(client_id, None)

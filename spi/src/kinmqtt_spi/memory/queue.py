@@ -161,6 +161,15 @@ class MemoryQueueStore(QueueStore):
             known.update(id for id in (queue.released or {}).values() if id in ids)
         return known
 
+    def completed(self, client_id: str) -> Sequence[MessageId]:
+        queue = self._queues.get(client_id)
+        released = () if queue is None else (queue.released or {}).values()
+        return (*self._removed.of(client_id), *released)
+
+    def remember(self, client_id: str, ids: Sequence[MessageId]) -> None:
+        for id in ids:
+            self._removed.add(client_id, id)
+
     def sizes(self, client_id: str) -> QueueSizes:
         queue = self._queues.get(client_id)
         return _EMPTY.sizes if queue is None else _sizes(queue)

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import frozen
 
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
-from kinmqtt_spi.mesh.calls import pack_ask, pack_claim
+from kinmqtt_spi.mesh.calls import BACKEND, pack_ask, pack_claim
 from kinmqtt_spi.mesh.connection import Connection
 from kinmqtt_spi.mesh.handoff import SentHandOff
 from kinmqtt_spi.mesh.link import LinkLimits, Transport
@@ -165,7 +165,9 @@ class MeshBackend(ClusterBackend):
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
         """Join; completes when the routes of all reachable members that were told before are known."""
-        local = Local(node, listener, self._clock, self._log, self._run, self._new_result, self._limits)
+        local = Local(
+            node, listener, self._clock, self._log, self._run, self._new_result, self._limits, self.backend_asked
+        )
         self._local = local
         listener.member_changed(Member(node, MemberState.JOINING))
         early, self._early = self._early, []
@@ -272,9 +274,23 @@ class MeshBackend(ClusterBackend):
 
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        return self._ask(node, pack_ask(method, data), repr(method), limit_s, QUESTIONS_SHARE)
+
+    def ask_backend(self, node: NodeIdentity, data: bytes, limit_s: float) -> Maybe[bytes]:
+        """Send a question to another node's backend, which answers by :meth:`backend_asked`; like :meth:`ask`."""
+        return self._ask(node, bytes((BACKEND,)) + data, "its backend's question", limit_s)
+
+    def backend_asked(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
+        """Answer another node's :meth:`ask_backend`; this one knows no questions.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable`: the other node's call fails.
+        """
+        raise ServiceUnavailable("this node's backend answers no questions")
+
+    def _ask(self, node: NodeIdentity, body: bytes, name: str, limit_s: float, share: float = 1.0) -> Maybe[bytes]:
         peer = self._peer(node)
         result = self._new_result()
-        expired = ServiceUnavailable(f"node {node.name} did not answer {method!r} within {limit_s:g} s")
+        expired = ServiceUnavailable(f"node {node.name} did not answer {name} within {limit_s:g} s")
         number = 0
 
         def expire() -> None:
@@ -283,7 +299,7 @@ class MeshBackend(ClusterBackend):
 
         timer = self._clock.later(limit_s, expire)
         try:
-            number = peer.link.call(pack_ask(method, data), _Question(result, timer), QUESTIONS_SHARE)
+            number = peer.link.call(body, _Question(result, timer), share)
         except ServiceUnavailable:
             timer.cancel()
             raise

@@ -24,6 +24,8 @@ COMMIT: Final = 7
 """The new owner takes over: ``u64 number``."""
 ABORT: Final = 8
 """The session stays: ``u64 number``."""
+BACKEND: Final = 9
+"""A question of the sender's backend: ``data``. The answer is the other backend's."""
 
 STATES: Final = tuple(MemberState)
 """The states by their numbers; a later one follows an earlier one."""

@@ -18,7 +18,9 @@ HELLO_FRAME_BYTES: Final = 1024
 HELLO: Final = 1
 """The first frame of each side; see :class:`Hello`."""
 ACK: Final = 2
-"""All frames up to ``sequence`` were received. It has no number of its own."""
+"""All frames up to ``sequence`` were received: ``u32 microseconds since the last of them``, which may be absent.
+
+It has no number of its own."""
 PUSH: Final = 3
 """A best-effort batch."""
 DELIVER: Final = 4

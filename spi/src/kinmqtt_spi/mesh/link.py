@@ -32,19 +32,24 @@ from kinmqtt_spi.mesh.frames import (
 )
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.cluster import LinkState
-from kinmqtt_spi.services.plugin import Clock
+from kinmqtt_spi.services.plugin import Clock, Timer
 
 LOWEST_VERSION: Final = 1
 HIGHEST_VERSION: Final = 1
 """The versions of the protocol that a link speaks."""
-LAZY_ANSWERS: Final = 32
-"""How many answers are acknowledged together; batches and calls are acknowledged after each read."""
+LAZY_FRAMES: Final = 32
+"""How many frames are acknowledged together, if no frame goes back that takes the acknowledgement along."""
+LAZY_SHARE: Final = 8
+"""This part of the credit is acknowledged after the read, so that the sender does not run out of it."""
+LAZY_S: Final = 0.02
+"""How long batches, calls and large answers wait for an acknowledgement; small answers wait without limit."""
 LARGE_ANSWER_BYTES: Final = 64 << 10
-"""An answer of this size is acknowledged after the read: its sender keeps it until then."""
+"""An answer of this size does not wait for others: its sender keeps it until it is acknowledged."""
 TEXT_BYTES: Final = 1000
 """The longest text of a failure that is sent."""
 
 _NUMBER: Final = Struct(">Q")
+_DELAY: Final = Struct(">I")
 _FAILURE: Final = Struct(">QB")
 
 
@@ -105,6 +110,7 @@ class Link:
 
     __slots__ = (
         "_acknowledged",
+        "_arrived",
         "_call_bytes",
         "_clock",
         "_decoder",
@@ -120,10 +126,12 @@ class Link:
         "_received",
         "_round_trip_s",
         "_sequence",
+        "_timer",
         "_transport",
         "_trimmed",
         "_uid",
         "_unanswered",
+        "_unconfirmed_bytes",
         "_urgent",
         "_waiting",
         "_waiting_bytes",
@@ -161,6 +169,9 @@ class Link:
         self._received = 0
         self._acknowledged = 0
         self._urgent = False
+        self._unconfirmed_bytes = 0
+        self._arrived = 0.0
+        self._timer: Timer | None = None
         self._owed: dict[int, int] = {}
         self._owed_bytes = 0
 
@@ -199,6 +210,9 @@ class Link:
     def abandon(self) -> list[Token]:
         """End the link: the peer is gone. Returns the tokens of what it has not answered, in order."""
         self.lost()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
         tokens = [*self._unanswered.values(), *(token for _, token in self._waiting)]
         for kept in (self._kept, self._waiting, self._unanswered, self._owed):
             kept.clear()
@@ -302,7 +316,8 @@ class Link:
         self._sequence = sequence = self._sequence + 1
         self._kept.append((sequence, kind, body, self._clock.monotonic()))
         if self._ready and self._transport is not None:
-            self._transport.write(encode(kind, sequence, body))
+            frame = encode(kind, sequence, body)
+            self._transport.write(self._acknowledgement() + frame if self._is_overdue() else frame)
 
     def _pump(self) -> None:
         waiting = self._waiting
@@ -325,18 +340,22 @@ class Link:
         if decoder is None:
             return
         self._feeding = True
+        self._arrived = self._clock.monotonic()
         try:
             for kind, sequence, body in decoder.feed(data):
                 if not self._ready:
                     self._greeted(kind, body, decoder)
                 elif kind == ACK:
-                    self._trim(sequence)
+                    self._trim(sequence, _DELAY.unpack_from(body)[0] / 1e6 if len(body) >= _DELAY.size else 0.0)
                     self._pump()
                 elif kind == HELLO:
                     raise MalformedFrame("a second HELLO")
                 elif sequence > self._received:
                     self._take(kind, sequence, body)
+                    # Only now: what was sent back meanwhile has acknowledged the frames before.
                     self._received = sequence
+                    self._unconfirmed_bytes += len(body)
+                    self._urgent |= kind < ANSWER or len(body) >= LARGE_ANSWER_BYTES
                 if self._decoder is not decoder:  # The owner has lost or replaced the connection.
                     return
         finally:
@@ -345,10 +364,8 @@ class Link:
 
     def _take(self, kind: int, sequence: int, body: bytes) -> None:
         if kind >= ANSWER:
-            self._urgent |= len(body) >= LARGE_ANSWER_BYTES
             self._answered(kind, body)
             return
-        self._urgent = True
         if kind == PUSH:
             self._owner.received(sequence, body, False)
             return
@@ -403,6 +420,7 @@ class Link:
         # HELLO has acknowledged all that was received, and measures no round trip.
         self._acknowledged = self._received
         self._urgent = False
+        self._unconfirmed_bytes = 0
         self._resume(hello.received)
 
     def _resume(self, received: int) -> None:
@@ -424,8 +442,8 @@ class Link:
                 self._transport.write(encode(kind, sequence, body))
         self._pump()
 
-    def _trim(self, received: int) -> None:
-        """Forget what the peer has received."""
+    def _trim(self, received: int, delay_s: float = 0.0) -> None:
+        """Forget what the peer has received; ``delay_s`` is how long it kept the acknowledgement back."""
         if received > self._sequence:
             raise MalformedFrame(f"the peer acknowledges frame {received}, of {self._sequence}")
         kept = self._kept
@@ -438,19 +456,42 @@ class Link:
                 self._call_bytes -= len(body) + HEADER_BYTES
         self._trimmed = max(self._trimmed, received)
         if sent_at is not None:
-            sample_s = max(0.0, self._clock.monotonic() - sent_at)
+            sample_s = max(0.0, self._clock.monotonic() - sent_at - delay_s)
             self._round_trip_s += (sample_s - self._round_trip_s) / (8 if self._round_trip_s else 1)
 
     def _confirm(self) -> None:
-        """Acknowledge what was received, unless too much of it is unanswered."""
+        """Acknowledge what was received, now or soon, unless too much of it is unanswered."""
         unconfirmed = self._received - self._acknowledged
-        if self._feeding or not self._ready or self._transport is None or not unconfirmed:
+        if self._feeding or not unconfirmed or not self._may_acknowledge():
             return
-        if self._owed_bytes > self._limits.credit_bytes or not (self._urgent or unconfirmed >= LAZY_ANSWERS):
-            return
+        if unconfirmed >= LAZY_FRAMES or self._unconfirmed_bytes * LAZY_SHARE >= self._limits.credit_bytes:
+            self._acknowledge()
+        elif self._urgent and self._timer is None:
+            self._timer = self._clock.later(LAZY_S, self._acknowledge_late)
+
+    def _acknowledge_late(self) -> None:
+        self._timer = None
+        if self._is_overdue() and self._may_acknowledge():
+            self._acknowledge()
+
+    def _is_overdue(self) -> bool:
+        """Tell whether something is to be acknowledged by the next frame that goes back."""
+        return self._urgent and self._received != self._acknowledged and self._owed_bytes <= self._limits.credit_bytes
+
+    def _may_acknowledge(self) -> bool:
+        return self._ready and self._transport is not None and self._owed_bytes <= self._limits.credit_bytes
+
+    def _acknowledge(self) -> None:
+        if self._transport is not None:
+            self._transport.write(self._acknowledgement())
+
+    def _acknowledgement(self) -> bytes:
+        """Return the frame that acknowledges all that was received; it says how long that was kept back."""
         self._urgent = False
         self._acknowledged = self._received
-        self._transport.write(encode(ACK, self._received))
+        self._unconfirmed_bytes = 0
+        delay_us = int(min(max(0.0, self._clock.monotonic() - self._arrived) * 1e6, 0xFFFFFFFF))
+        return encode(ACK, self._received, _DELAY.pack(delay_us))
 
 
 def _number_of(kept: tuple[int, int, bytes, float | None]) -> int:

@@ -28,6 +28,8 @@ class Local:
     run: Run
     new_result: Callable[[], Result]
     limits: LinkLimits
+    backend_asked: Callable[[NodeIdentity, bytes], Maybe[bytes]]
+    """Answers the questions of other nodes' backends."""
     state: MemberState = MemberState.JOINING
     routes: RouteLog = field(factory=RouteLog)
 

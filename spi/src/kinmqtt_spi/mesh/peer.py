@@ -9,6 +9,7 @@ from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
 from kinmqtt_spi.mesh.calls import (
     ABORT,
     ASK,
+    BACKEND,
     CLAIM,
     HAND,
     ROUTES,
@@ -191,6 +192,12 @@ class Peer:
             )
         elif HAND <= kind <= ABORT:
             self._hand_offs.called(kind, sequence, body)
+        elif kind == BACKEND:
+            local.finish(
+                lambda: local.backend_asked(self.node, body[1:]),
+                lambda answer: self.answered(sequence, answer),
+                lambda error: link.fail(sequence, error),
+            )
         else:
             raise MalformedFrame(f"a call of the unknown kind {kind}")
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 
@@ -38,9 +39,6 @@ GONE = frozenset({MemberState.DOWN, MemberState.REMOVED})
 
 MAX_OTHER_NODES: Final = 64
 """The most other nodes that a core takes, those included that are gone and whose sessions have no owner yet."""
-
-MAX_TERM: Final = 2**53 - 1
-"""The highest term of an arbiter: stores that calculate with doubles tell it from its neighbours."""
 
 
 @frozen(slots=True)
@@ -111,7 +109,7 @@ class Located:
     owner: NodeIdentity | None
     """The node that owns it; ``None`` if none does."""
     epoch: int
-    """The highest epoch known; a new claim must be above."""
+    """No claim of it has a higher epoch: a new one must be above."""
 
 
 class HandOff(ABC):
@@ -130,49 +128,16 @@ class HandOff(ABC):
         """Abort the hand-off: the session stays with its former owner."""
 
 
-class ClusterArbiter(ABC):
-    """Decides splits of a cluster, in a store that all its nodes share: each term goes to one side, the first to ask.
-
-    A cluster's members all know its term. Where they can't reach each other, a side that wants to declare the others
-    DOWN asks for the next term. Terms only rise: a side that has lost one, or comes late with an old one, is refused
-    for ever. No clock is involved, and nothing is given back (terms as in Ongaro and Ousterhout, "In Search of an
-    Understandable Consensus Algorithm", USENIX ATC 2014). The store must not lose what it has decided.
-    """
-
-    @abstractmethod
-    def term(self) -> Maybe[int]:
-        """Return the last term that was decided; 0 before the first.
-
-        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say.
-        """
-
-    @abstractmethod
-    def decide(self, term: int, side: int) -> Maybe[bool]:
-        """Ask for a term in the name of a side: a number of 64 bits, the same for all members of the side.
-
-        Returns ``True`` if this side has the term: nobody had this term or a later one, or this side has had it
-        before. All members of a side may ask, and again. Returns ``False`` if another side has it, or a later term
-        was decided.
-
-        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store can't say: then nobody may act, and the
-        side may have the term or not; ask again. Raises ``ValueError`` as :func:`check_term` does.
-        """
-
-
-def check_term(term: int, side: int) -> None:
-    """Raise ``ValueError`` unless ``term`` is from 1 to :data:`MAX_TERM`, and ``side`` from 0 to 2**64-1."""
-    if not 1 <= term <= MAX_TERM:
-        raise ValueError(f"a term must be from 1 to {MAX_TERM}, not {term!r}")
-    if not 0 <= side < 1 << 64:
-        raise ValueError(f"a side must be a number of 64 bits, not {side!r}")
-
-
 class ClusterListener(Protocol):
     """The core's interface for reports of a backend about other nodes, and what a backend may use of the core's."""
 
     @property
     def arbiter(self) -> ClusterArbiter | None:
         """The arbiter that decides splits of the cluster; ``None`` if no plugin provides one."""
+
+    @property
+    def shares_stores(self) -> bool:
+        """Whether the nodes use one session, one queue and one retain store. Else each has all three for itself."""
 
     def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Route another node's messages to this node's subscribers.
@@ -210,10 +175,17 @@ class ClusterListener(Protocol):
         """
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
-        """Report that another node owns a client id now, which may be connected here."""
+        """Report that another node claims a client id, which may be connected here.
+
+        Completes when this node has let go of it. Where stores are not shared, the session was handed off by then;
+        :class:`~kinmqtt_spi.errors.ServiceUnavailable` says that this node still has it.
+        """
 
     def handing(self, client_id: str, epoch: int, origin: NodeIdentity) -> HandOff:
-        """Accept a session that ``origin`` hands off to this node, which has claimed it under ``epoch``."""
+        """Accept a session that ``origin`` hands off to this node; its new epoch is ``epoch`` at least.
+
+        A session of the client id that is here keeps its state, and gets the messages of the other one that it lacks.
+        """
 
     def owned(self) -> Iterable[tuple[str, int]]:
         """Return the client ids that this node owns, with their epochs: for a node that keeps the register anew."""
@@ -228,6 +200,8 @@ class ClusterBackend(ABC):
     guarantees: Guarantee = Guarantee.NONE
     needs_shared_stores: bool = False
     """Whether all nodes must use one session, one queue and one retain store: the broker refuses to start else."""
+    with_shared_stores: Guarantee = Guarantee.NONE
+    """Those of the guarantees that hold only where all nodes use one session, one queue and one retain store."""
 
     @abstractmethod
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
@@ -286,7 +260,11 @@ class ClusterBackend(ABC):
         """Return the state of the link to a node."""
 
     def locate(self, client_id: str) -> Maybe[Located | None]:
-        """Return the owner of a client id, before it is claimed; ``None`` where the session store knows it.
+        """Begin a claim: return the owner of a client id; ``None`` where the session store knows it.
+
+        No other node, and no second caller on this one, claims the client id until :meth:`end_claim`, which must
+        follow unless this call fails. It fails with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the owner
+        can't be found, or can't be reached.
 
         The default is for nodes that share their stores.
         """
@@ -294,11 +272,26 @@ class ClusterBackend(ABC):
 
     @abstractmethod
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
-        """Announce a claim of a client id in the session store; completes when the former owner has released it."""
+        """Announce a claim of a client id; completes when the former owner has let go of it.
+
+        Where stores are not shared, the former owner hands the session off before: see
+        :meth:`ClusterListener.handing`.
+        """
+
+    def end_claim(self, client_id: str) -> None:
+        """End what :meth:`locate` has begun. The default is for nodes that share their stores."""
+        return None
+
+    def register(self, client_id: str, epoch: int) -> None:
+        """Announce that this node owns a client id under an epoch: after a claim, and for a session that has come.
+
+        The default is for nodes that share their stores.
+        """
+        return None
 
     @abstractmethod
     def release(self, client_id: str, epoch: int) -> None:
-        """Announce that this node has no connection of this client id any more."""
+        """Announce that this node has nothing of a client id any more: no connection and no session."""
 
     @abstractmethod
     def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:

@@ -255,6 +255,17 @@ class QueueStore(Store, ABC):
         another node's end. A store may lose the memory of released and completed messages when it restarts.
         """
 
+    def completed(self, client_id: str) -> Maybe[Sequence[MessageId]]:
+        """Return the QoS 2 messages that are known though their entries are gone, the oldest first.
+
+        They move with a session that is handed off. A store that nodes share need not know them, as in this default.
+        """
+        return ()
+
+    def remember(self, client_id: str, ids: Sequence[MessageId]) -> None:
+        """Know messages that :meth:`completed` has returned on another node. The default is for shared stores."""
+        return None
+
     @abstractmethod
     def sizes(self, client_id: str) -> QueueSizes:
         """Return the sizes of one queue, without waiting. Writes that are not committed may be missing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
+from time import monotonic
 from typing import Final
 
 import pytest
@@ -10,15 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.services.cluster import MAX_TERM, ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM, ClusterArbiter
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract, many
-from kinmqtt_spi.testing.driving import Driver
+from kinmqtt_spi.testing.driving import LIMIT_S, Driver
 
 THIS: Final = 0xB0B
 THAT: Final = 0xC0C
 """Two sides of a split."""
 LAST_SIDE: Final = (1 << 64) - 1
+A, B, C = "10.0.0.1:4883", "[fd00::1]:4883", "unix:/run/c"
+"""Addresses of members."""
+SHORT_S: Final = 0.01
+LONG_S: Final = 600.0
+"""How long notes last."""
 
 AT_ONCE: Final = 7
 """How many sides ask at once."""
@@ -152,6 +159,77 @@ class ClusterArbiterContract(Contract):
 
         assert drive(cluster_arbiter.term()) == 0
 
+    # Where members are
+
+    @behaviour("ARBITER-13")
+    def test_arbiter_13_all_know_the_members(self, cluster_arbiter: ClusterArbiter, drive: Driver) -> None:
+        """``members`` returns each address that is noted once, for all nodes; it begins empty."""
+        views = (cluster_arbiter, self.peer(cluster_arbiter))
+        before = [list(drive(view.members())) for view in views]
+
+        noted = [drive(views[at].note_member(address, LONG_S)) for at, address in ((0, A), (1, B), (0, A), (1, A))]
+
+        assert (before, noted) == ([[], []], [True] * 4)
+        assert [sorted(drive(view.members())) for view in views] == [[A, B]] * 2
+
+    @behaviour("ARBITER-14")
+    def test_arbiter_14_a_member_is_forgotten(self, cluster_arbiter: ClusterArbiter, drive: Driver) -> None:
+        """``forget_member`` removes the note about one address, whoever made it; without a note it does nothing."""
+        peer = self.peer(cluster_arbiter)
+        for address in (A, B):
+            drive(cluster_arbiter.note_member(address, LONG_S))
+
+        answers = [drive(peer.forget_member(A)) for _ in range(2)]
+
+        assert answers == [None, None]
+        assert list(drive(cluster_arbiter.members())) == list(drive(peer.members())) == [B]
+
+    @behaviour("ARBITER-15")
+    def test_arbiter_15_a_note_ends(self, cluster_arbiter: ClusterArbiter, drive: Driver) -> None:
+        """A note ends after ``limit_s``, from when it was made last, and then stands in nobody's way."""
+        drive(cluster_arbiter.note_member(A, LONG_S))
+        drive(cluster_arbiter.note_member(A, SHORT_S))
+        drive(cluster_arbiter.note_member(B, SHORT_S))
+        drive(cluster_arbiter.note_member(B, LONG_S))
+
+        until = monotonic() + LIMIT_S
+        while A in drive(cluster_arbiter.members()):
+            assert monotonic() < until, "the note does not end"
+
+        assert list(drive(self.peer(cluster_arbiter).members())) == [B]
+        drive(cluster_arbiter.forget_member(B))
+        assert drive(cluster_arbiter.note_member(C, LONG_S, only_first=True)) is True
+
+    @behaviour("ARBITER-16")
+    def test_arbiter_16_one_is_the_first(self, cluster_arbiter: ClusterArbiter, drive: Driver) -> None:
+        """With ``only_first`` an address is noted only if no other is; of several at once one is, and again."""
+        views = (cluster_arbiter, self.peer(cluster_arbiter))
+        addresses = [f"h{number}:1" for number in range(AT_ONCE)]
+
+        def ask() -> list[bool]:
+            asked = (views[at % 2].note_member(each, LONG_S, only_first=True) for at, each in enumerate(addresses))
+            return drive.together(asked)
+
+        answers = ask()
+        first = addresses[answers.index(True)]
+
+        assert sorted(answers) == [False] * (AT_ONCE - 1) + [True]
+        assert list(drive(cluster_arbiter.members())) == [first]
+        assert ask() == answers
+        drive(views[1].note_member(A, LONG_S))
+        assert drive(views[0].note_member(first, LONG_S, only_first=True)) is False
+
+    @behaviour("ARBITER-17")
+    def test_arbiter_17_notes_must_be_possible(self, cluster_arbiter: ClusterArbiter, drive: Driver) -> None:
+        """An address of 0 or more than 512 characters, or a time outside 0.001 to 3600 s, raises ValueError."""
+        for address, limit_s in (("", LONG_S), ("x" * 513, LONG_S), (A, 0.0), (A, -1.0), (A, 3601.0), (A, nan)):
+            with pytest.raises(ValueError):
+                drive(cluster_arbiter.note_member(address, limit_s))
+
+        assert list(drive(cluster_arbiter.members())) == []
+        assert drive(cluster_arbiter.note_member("ä" * 512, 3600.0)) is True
+        assert list(drive(self.peer(cluster_arbiter).members())) == ["ä" * 512]
+
     # Failures and restarts
 
     @behaviour("ARBITER-10", needs="can_fail")
@@ -167,8 +245,14 @@ class ClusterArbiterContract(Contract):
         for view, side in _both(cluster_arbiter, peer):
             with pytest.raises(ServiceUnavailable):
                 drive(view.decide(1, side))
-        with pytest.raises(ServiceUnavailable):
-            drive(cluster_arbiter.term())
+        for call in (
+            cluster_arbiter.term,
+            cluster_arbiter.members,
+            lambda: cluster_arbiter.note_member(A, LONG_S),
+            lambda: cluster_arbiter.forget_member(A),
+        ):
+            with pytest.raises(ServiceUnavailable):
+                drive(call())
         mend()
 
         assert drive(peer.decide(1, THAT)) is False

@@ -11,15 +11,8 @@ import pytest
 from attrs import frozen
 
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.services.cluster import (
-    GONE,
-    ClusterArbiter,
-    ClusterBackend,
-    HandOff,
-    Member,
-    MemberState,
-    RouteChange,
-)
+from kinmqtt_spi.services.cluster import GONE, ClusterBackend, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.testing.build import HERE, THERE
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
@@ -68,6 +61,9 @@ class ReceivedHandOff(HandOff):
 
 class News:
     """A listener that collects reports, in order."""
+
+    shares_stores: bool = True
+    """Whether the nodes use one session, one queue and one retain store."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[NodeIdentity, bytes, bool]] = []

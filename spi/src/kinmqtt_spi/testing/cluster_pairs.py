@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from kinmqtt_spi.testing.cluster_base import (
     recording,
     wait,
 )
-from kinmqtt_spi.testing.driving import Driver
+from kinmqtt_spi.testing.driving import Driver, resolved
 from kinmqtt_spi.values import Maybe
 
 CHUNKS: Final = (b"one ", b"", b"\0two ", bytes(100_000))
@@ -327,18 +327,67 @@ class PairsContract(NodesContract):
     def test_cluster_40_an_owner_is_found_from_everywhere(
         self, cluster_backend: ClusterBackend, drive: Driver
     ) -> None:
-        """When a claim has completed, ``locate`` returns its owner and epoch on every node, or None on every node."""
+        """When a claim has ended, ``locate`` returns its owner on every node, or None on every node."""
         pair = self._pair(cluster_backend, drive)
+        nodes = (pair.here, pair.there)
         floor = drive(pair.here.locate("client"))
         epoch = 1 if floor is None else floor.epoch + 1
         drive(pair.here.claim("client", epoch, None))
-        first = [drive(backend.locate("client")) for backend in (pair.here, pair.there)]
+        pair.news.owns.append(("client", epoch))
+        pair.here.register("client", epoch)
+        pair.here.end_claim("client")
+        first = [self._located(backend, drive) for backend in nodes]
+        located = drive(pair.there.locate("client"))
         drive(pair.there.claim("client", epoch + 1, HERE))
-        second = [drive(backend.locate("client")) for backend in (pair.here, pair.there)]
+        pair.news.owns.clear()
+        pair.others.owns.append(("client", epoch + 1))
+        pair.there.register("client", epoch + 1)
+        pair.there.end_claim("client")
+        second = [self._located(backend, drive) for backend in nodes]
 
-        assert first == ([None] * 2 if floor is None else [Located(HERE, epoch)] * 2)
-        assert second == ([None] * 2 if floor is None else [Located(THERE, epoch + 1)] * 2)
+        if floor is None:
+            assert [*first, located, *second] == [None] * 5
+        else:
+            assert [each.owner for each in (*first, located, *second) if each] == [HERE, HERE, HERE, THERE, THERE]
+            assert all(each.epoch >= epoch for each in (*first, located) if each)
+            assert all(each.epoch >= epoch + 1 for each in second if each)
         self._end(pair, drive)
+
+    @behaviour("CLUSTER-43", needs="has_peers")
+    def test_cluster_43_one_claims_at_a_time(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
+        """Where ``locate`` returns an owner, it returns elsewhere only when that claim has ended."""
+        pair = self._pair(cluster_backend, drive)
+        first = drive(pair.here.locate("client"))
+        events: list[str] = []
+        epoch = 1 if first is None else first.epoch + 1
+
+        def end(method: str, data: bytes) -> bytes:
+            events.append("ended")
+            pair.news.owns.append(("client", epoch))
+            pair.here.register("client", epoch)
+            pair.here.end_claim("client")
+            return b""
+
+        pair.others.answer = end
+        works: list[Maybe[Any]] = [
+            _Noted(pair.there.locate("client"), events),
+            pair.here.ask(THERE, "method", b"", LONG_S),
+        ]
+        second, _ = drive.together(works)
+
+        if first is not None:
+            assert events == ["ended", "located"]
+            assert second is not None
+            assert second.owner == HERE
+            assert second.epoch >= epoch
+        pair.there.end_claim("client")
+        self._end(pair, drive)
+
+    @staticmethod
+    def _located(backend: ClusterBackend, drive: Driver) -> Located | None:
+        located = drive(backend.locate("client"))
+        backend.end_claim("client")
+        return located
 
     @behaviour("CLUSTER-41", needs="has_peers")
     def test_cluster_41_a_stopped_node_hears_nothing(
@@ -370,3 +419,16 @@ def _refusing(error: Exception) -> list[Callable[[str, bytes], Maybe[bytes]]]:
     """Return answers that raise ``error``, at once and later."""
     fail = failing(error)
     return [lambda method, data: fail(), lambda method, data: Late(fail)]
+
+
+class _Noted(Awaitable[Any]):
+    """Notes when an answer is available."""
+
+    def __init__(self, answer: Maybe[Any], events: list[str]) -> None:
+        self._answer = answer
+        self._events = events
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        result = yield from resolved(self._answer).__await__()
+        self._events.append("located")
+        return result

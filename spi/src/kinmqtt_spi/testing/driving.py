@@ -18,6 +18,13 @@ LIMIT_S: Final = 30.0
 _TURNS: Final = 10_000
 
 
+async def resolved(answer: Maybe[T]) -> T:
+    """Return an answer in a coroutine, whether it is available now or later."""
+    if isinstance(answer, Awaitable):
+        return cast(T, await answer)
+    return answer
+
+
 class NoAnswer(AssertionError):
     """A service returned an awaitable that never completed."""
 

@@ -768,6 +768,24 @@ class QueueStoreContract(StoreContract):
         ids = {entry(each).message.id for each in (1, 2)}
         assert drive(again.known("a", ids)) == ids
 
+    @behaviour("QUEUE-49")
+    def test_queue_49_completed_exchanges_move_along(self, queue_store: QueueStore, drive: Driver) -> None:
+        """``completed`` returns the QoS 2 messages that are released or just completed, and ``remember`` knows them.
+
+        A store that nodes share need not.
+        """
+        entries = [entry(each, qos=2) for each in (1, 2, 3)]
+        self._apply(queue_store, drive, *(Append("a", 1, each, each.sequence) for each in entries))
+        self._apply(queue_store, drive, Release("a", 1, 1), Release("a", 1, 2), Remove("a", 1, 1))
+        completed = list(drive(queue_store.completed("a")))
+        queue_store.remember("b", completed)
+
+        if not queue_store.is_shared:
+            ids = {each.message.id for each in entries}
+            assert completed == [entries[0].message.id, entries[1].message.id]
+            assert drive(queue_store.known("b", ids)) == set(completed)
+            assert list(drive(queue_store.completed("b"))) == completed
+
     @behaviour("QUEUE-42")
     def test_queue_42_as_a_plain_model_does(self, queue_store: QueueStore, drive: Driver) -> None:
         """With random writes and expiries of three clients the store holds what a simple model holds."""

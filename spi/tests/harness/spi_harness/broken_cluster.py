@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from kinmqtt_spi.errors import NodeGone
 from kinmqtt_spi.memory.plugin import TurnableClock
@@ -409,25 +408,29 @@ class TestCLUSTER_39_ForgetsTheEpoch(SoundNodes):
 
 class TestCLUSTER_39_OwnsTheUnclaimed(SoundNodes):
     class double(Node):
-        def locate(self, client_id: str) -> Maybe[Located | None]:
+        def located(self, client_id: str) -> Located:
             return self.hub.register.get(client_id, Located(self.me, 0))
 
 
 class TestCLUSTER_40_KnowsItsOwnOnly(SoundNodes):
     class double(Node):
-        def locate(self, client_id: str) -> Maybe[Located | None]:
-            known: Any = super().locate(client_id)
+        def located(self, client_id: str) -> Located:
+            known = super().located(client_id)
             return known if known.owner == self.me else Located(None, 0)
 
 
 class TestCLUSTER_40_KeepsTheFirstEpoch(SoundNodes):
     class double(Node):
-        def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+        def register(self, client_id: str, epoch: int) -> None:
             before = self.hub.register.get(client_id)
-            claimed = super().claim(client_id, epoch, previous_owner)
-            if before is not None:
-                self.hub.register[client_id] = evolve(before, owner=self.me)
-            return claimed
+            super().register(client_id, epoch if before is None else 0)
+
+
+class TestCLUSTER_43_LetsAllClaim(SoundNodes):
+    class double(Node):
+        def locate(self, client_id: str) -> Maybe[Located | None]:
+            super().locate(client_id)
+            return self.located(client_id)
 
 
 class TestCLUSTER_41_HearsWhatWasOnItsWay(SoundNodes):

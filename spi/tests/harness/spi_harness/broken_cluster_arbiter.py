@@ -9,7 +9,7 @@ import pytest
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.cluster_arbiter import MemoryClusterArbiter
-from kinmqtt_spi.services.cluster import ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.testing.cluster_arbiter import LAST_SIDE, ClusterArbiterContract
 from kinmqtt_spi.testing.cluster_base import Late
 from kinmqtt_spi.testing.driving import Driver
@@ -27,6 +27,18 @@ class ArbiterStore(MemoryClusterArbiter):
     def decide(self, term: int, side: int) -> Any:
         self._check()
         return super().decide(term, side)
+
+    def members(self) -> Any:
+        self._check()
+        return super().members()
+
+    def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+        self._check()
+        return super().note_member(address, limit_s, only_first=only_first)
+
+    def forget_member(self, address: str) -> Any:
+        self._check()
+        return super().forget_member(address)
 
     def _check(self) -> None:
         if self.is_away:
@@ -300,3 +312,133 @@ class TestARBITER_12_GoesBackAfterThreeLeaps(SoundArbiter):
             if self.leaps > 2:
                 self._term, self.leaps = self._term - 1, 0
             return has_it
+
+
+class TestARBITER_10_ForgetsWithoutTheStore(SoundArbiter):
+    class double(ArbiterStore):
+        def forget_member(self, address: str) -> Any:
+            self._ends_s.pop(address, None)
+
+
+class TestARBITER_10_KnowsTheMembers(SoundArbiter):
+    class double(ArbiterStore):
+        def members(self) -> Any:
+            return tuple(self._ends_s)
+
+
+class TestARBITER_13_NotesTwice(SoundArbiter):
+    class double(ArbiterStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noted: list[str] = []
+
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            self.noted.append(address)
+            return super().note_member(address, limit_s, only_first=only_first)
+
+        def members(self) -> Any:
+            return [address for address in self.noted if address in super(type(self), self).members()]
+
+
+class TestARBITER_13_KeepsTheLast(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            is_noted = super().note_member(address, limit_s, only_first=only_first)
+            if is_noted:
+                self._ends_s = {address: self._ends_s[address]}
+            return is_noted
+
+
+class TestARBITER_14_ForgetsNobody(SoundArbiter):
+    class double(ArbiterStore):
+        def forget_member(self, address: str) -> Any:
+            self._check()
+
+
+class TestARBITER_14_ForgetsAll(SoundArbiter):
+    class double(ArbiterStore):
+        def forget_member(self, address: str) -> Any:
+            self._ends_s.clear()
+
+
+class TestARBITER_14_InsistsOnANote(SoundArbiter):
+    class double(ArbiterStore):
+        def forget_member(self, address: str) -> Any:
+            self._check()
+            del self._ends_s[address]
+
+
+class TestARBITER_15_NeverEnds(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            return super().note_member(
+                address, max(limit_s, 3600.0) if limit_s < 1 else limit_s, only_first=only_first
+            )
+
+
+class TestARBITER_15_LastsAsTheFirst(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            end_s = self._ends_s.get(address)
+            is_noted = super().note_member(address, limit_s, only_first=only_first)
+            if end_s is not None and limit_s > 1:
+                self._ends_s[address] = end_s
+            return is_noted
+
+
+class TestARBITER_15_StandsInTheWay(SoundArbiter):
+    class double(ArbiterStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ever: set[str] = set()
+
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            if only_first and self.ever - {address}:
+                return False
+            self.ever.add(address)
+            return super().note_member(address, limit_s, only_first=only_first)
+
+
+class TestARBITER_16_LooksFirst(SoundArbiter):
+    class double(ArbiterStore):
+        async def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> bool:  # type: ignore[override]
+            self._check()
+            if only_first and set(self.members()) - {address}:
+                return False
+            await Late(lambda: None)
+            return MemoryClusterArbiter.note_member(self, address, limit_s)
+
+
+class TestARBITER_16_IsFirstOnce(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            if only_first and self.members():
+                return False
+            return super().note_member(address, limit_s, only_first=only_first)
+
+
+class TestARBITER_16_StaysTheFirst(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            if only_first and address in self.members():
+                return True
+            return super().note_member(address, limit_s, only_first=only_first)
+
+
+class TestARBITER_17_TakesAnyTime(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            return super().note_member(address, limit_s if 0.001 <= limit_s <= 3600 else 1.0, only_first=only_first)
+
+
+class TestARBITER_17_CutsAddresses(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            return super().note_member((address or "?")[:512], limit_s, only_first=only_first)
+
+
+class TestARBITER_17_KnowsAsciiOnly(SoundArbiter):
+    class double(ArbiterStore):
+        def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> Any:
+            plain = address.encode("ascii", "replace").decode()
+            return super().note_member(plain, limit_s, only_first=only_first)

@@ -604,6 +604,18 @@ class TestQUEUE_47_ForgetsNone(_Broken):
             self._removed._by_client.setdefault(client_id, {})[id] = None
 
 
+class TestQUEUE_49_KeepsWhatIsReleased(_Broken):
+    class double(MemoryQueueStore):
+        def completed(self, client_id: str) -> Sequence[MessageId]:
+            return self._removed.of(client_id)
+
+
+class TestQUEUE_49_RemembersNothing(_Broken):
+    class double(MemoryQueueStore):
+        def remember(self, client_id: str, ids: Sequence[MessageId]) -> None:
+            pass
+
+
 class TestQUEUE_48_CompletesWhatIsPending(_Restarting):
     class double(MemoryQueueStore):
         def start(self) -> None:

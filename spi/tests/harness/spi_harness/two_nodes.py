@@ -90,6 +90,8 @@ class Hub:
         self.nodes: dict[NodeIdentity, Node] = {}
         self.register: dict[str, Located] = {}
         """The owners of client ids."""
+        self.claims: dict[str, deque[Answer]] = {}
+        """By client id: claims, of which the first is under way."""
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Go on with a coroutine each millisecond, until its end."""
@@ -188,10 +190,26 @@ class Node(ClusterBackend):
         return LinkState(self.credit(other), self.queued(other), self.hub.delay_s)
 
     def locate(self, client_id: str) -> Maybe[Located | None]:
+        claim = Answer()
+        line = self.hub.claims.setdefault(client_id, deque())
+        line.append(claim)
+        if len(line) == 1:
+            claim.give(self.located(client_id))
+        return claim
+
+    def located(self, client_id: str) -> Located:
         return self.hub.register.get(client_id, Located(None, 0))
 
-    def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+    def end_claim(self, client_id: str) -> None:
+        line = self.hub.claims[client_id]
+        line.popleft()
+        if line:
+            line[0].give(self.located(client_id))
+
+    def register(self, client_id: str, epoch: int) -> None:
         self.hub.register[client_id] = Located(self.me, epoch)
+
+    def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
         if previous_owner is None or previous_owner == self.me or previous_owner not in self.hub.nodes:
             return None
         other, me = self.at(previous_owner), self.me
@@ -200,7 +218,8 @@ class Node(ClusterBackend):
         return answer
 
     def release(self, client_id: str, epoch: int) -> None:
-        pass
+        if self.hub.register.get(client_id) == Located(self.me, epoch):
+            self.hub.register[client_id] = Located(None, epoch)
 
     async def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> HandOff:
         moving = self.moving(self.at(to))
