@@ -12,7 +12,7 @@ import pytest
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
-from kinmqtt_spi.services.cluster import ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.testing.build import HERE, THERE
 from kinmqtt_spi.testing.cluster_arbiter import THAT, THIS, ClusterArbiterContract
 from kinmqtt_spi.testing.driving import Driver

@@ -23,7 +23,7 @@ from kinmqtt_redis_session.settings import RedisSessionSettings, validated
 from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.services.cluster import ClusterArbiter
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore

@@ -1,12 +1,15 @@
-"""The arbiter that decides splits of the cluster: one key with the last term and its side."""
+"""The arbiter that decides splits of the cluster: a key with the last term and its side, and one with the members."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil
+
 from kinmqtt_redis_session.connection import Link
 from kinmqtt_redis_session.keys import Keys
-from kinmqtt_redis_session.scripts import CLUSTER_ARBITER, Command
+from kinmqtt_redis_session.scripts import CLUSTER_ARBITER, CLUSTER_MEMBERS, Command
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.services.cluster import ClusterArbiter, check_term
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter, check_note, check_term
 
 
 class RedisClusterArbiter(ClusterArbiter):
@@ -20,6 +23,7 @@ class RedisClusterArbiter(ClusterArbiter):
         """``timeout_s`` is the link's limit for an answer."""
         self._link = link
         self._keys = [keys.cluster_arbiter()]
+        self._members = [keys.cluster_members()]
         self._replicas = replicas
         # The answer must come before the link's limit ends, or Redis would count as away.
         self._wait: Command = ("WAIT", replicas, int(timeout_s * 900))
@@ -39,3 +43,22 @@ class RedisClusterArbiter(ClusterArbiter):
             if has_it and acknowledged < self._replicas:
                 raise ServiceUnavailable(f"fewer than {self._replicas} replicas have the decision")
         return bool(has_it)
+
+    async def members(self) -> Sequence[str]:
+        _, members = await self._note("", 0)
+        return members
+
+    async def note_member(self, address: str, limit_s: float, *, only_first: bool = False) -> bool:
+        check_note(address, limit_s)
+        is_noted, _ = await self._note(address, ceil(limit_s * 1000), only_first)
+        return is_noted
+
+    async def forget_member(self, address: str) -> None:
+        await self._note(address, 0)
+
+    async def _note(self, address: str, limit_ms: int, only_first: bool = False) -> tuple[bool, list[str]]:
+        # A failover may lose a note: the member makes it again.
+        [(is_noted, members)] = await self._link.execute(
+            [CLUSTER_MEMBERS(self._members, address.encode(), limit_ms, int(only_first))]
+        )
+        return bool(is_noted), [member.decode() for member in members]

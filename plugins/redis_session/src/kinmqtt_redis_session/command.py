@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any, Final, cast
 from kinmqtt_redis_session._plugin import RedisSession
 from kinmqtt_redis_session.settings import RedisSessionSettings
 from kinmqtt_redis_session.transfer import TransferError, lines
-from kinmqtt_spi.export import Contents, read_export
+from kinmqtt_spi.export import Contents, line_text, read_export
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueStore, QueueWrite
@@ -127,10 +126,10 @@ async def _export(settings: RedisSessionSettings) -> None:
     async with _OpenStores(settings) as opened:
         clients = await opened.clients()
         async for line in lines(opened.sessions, opened.queues, opened.retained, clients):
-            _print_line(line)
+            print(line_text(line))
             count += 1
     # Without this line a truncated export would look complete.
-    _print_line({"kind": "end", "lines": count})
+    print(line_text({"kind": "end", "lines": count}))
 
 
 async def _import(settings: RedisSessionSettings, contents: Contents) -> None:
@@ -171,10 +170,6 @@ async def _commit(store: Store) -> None:
     answer = store.commit()
     if answer is not None:
         await answer
-
-
-def _print_line(line: dict[str, Any]) -> None:
-    print(json.dumps(line, separators=(",", ":"), allow_nan=False))
 
 
 command = Redis()

@@ -70,6 +70,10 @@ class Keys:
         """The key of the arbiter that decides splits of the cluster."""
         return self._prefix + b"{n}:a"
 
+    def cluster_members(self) -> bytes:
+        """The key of the addresses at which the cluster's members are."""
+        return self._prefix + b"{n}:m"
+
 
 def shard_of(name: bytes) -> int:
     """The shard of the indexes that a client is in."""

@@ -41,6 +41,7 @@ RETAIN_EXPIRE: Final = Script("retain_expire")
 HAND_OVER: Final = Script("hand_over")
 FORGET: Final = Script("forget")
 CLUSTER_ARBITER: Final = Script("cluster_arbiter")
+CLUSTER_MEMBERS: Final = Script("cluster_members")
 
 ALL: Final = (
     CLIENT,
@@ -58,4 +59,5 @@ ALL: Final = (
     HAND_OVER,
     FORGET,
     CLUSTER_ARBITER,
+    CLUSTER_MEMBERS,
 )

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.export import FORMAT, HEADER, pending_field, retained_line
-from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.export import FORMAT, HEADER, queue_lines, queued_lines, retained_line, session_line
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore
 from kinmqtt_spi.services.session import SessionStore
@@ -30,7 +29,7 @@ async def lines(
         page: Any = sessions.iterate(cursor, _PAGE)
         page = await page
         for epoch, session in page.sessions:
-            yield {"kind": "session", "epoch": epoch, "session": to_plain(session)}
+            yield session_line(epoch, session)
         cursor = page.cursor
         if cursor is None:
             break
@@ -52,22 +51,14 @@ async def _queue_lines(queues: QueueStore, client_id: str, epoch: int) -> AsyncI
     state = await state
     if not (state.last_sequence or state.inbound or state.pending):
         return
-    yield {
-        "kind": "queue",
-        "client_id": client_id,
-        "epoch": epoch,
-        "last_sequence": state.last_sequence,
-        "inbound": sorted(state.inbound),
-        **pending_field(state.pending),
-    }
-    for held in state.inflight:
-        yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}
+    for line in queue_lines(client_id, epoch, state):
+        yield line
     after = 0
     while True:
         page: Any = queues.read(client_id, after, _PAGE)
         page = await page
         if not page:
             return
-        for entry in page:
-            yield {"kind": "queued", "client_id": client_id, **to_plain(entry)}
+        for line in queued_lines(client_id, page):
+            yield line
         after = page[-1].sequence
