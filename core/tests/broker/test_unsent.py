@@ -93,20 +93,26 @@ def _publish(version: int, qos: int, payload: bytes, cut: bool) -> list[bytes]:
 
 
 packet_of = st.builds(
-    lambda version, qos, payload, cut: (qos, _publish(version, qos, payload, cut)),
+    lambda version, qos, payload, cut: (int(not qos), _publish(version, qos, payload, cut)),
     st.sampled_from([V311, V5]),
     st.integers(0, 2),
     st.binary(max_size=20) | st.just(b"\x30\x05" * 200) | st.just(bytes(20_000)),
     st.booleans(),
-) | st.sampled_from([(1, [encode(Pingresp(), V5)]), (1, [encode(Puback(9), V5)])])
+) | st.sampled_from([(0, [encode(Pingresp(), V5)]), (0, [encode(Puback(9), V5)])])
+run_of = st.lists(st.binary(max_size=300), min_size=2, max_size=5).map(
+    lambda payloads: (
+        len(payloads),
+        [b"".join(piece for each in payloads for piece in _publish(V311, 0, each, False))],
+    )
+)
 
 
-@given(st.lists(packet_of, max_size=20))
+@given(st.lists(packet_of | run_of, max_size=20))
 def test_of_an_outbox_only_qos_0_is_left_out(packets: list[tuple[int, list[bytes]]]) -> None:
-    """However packets are cut into pieces, and whatever payloads look like."""
+    """However packets are cut into pieces or joined to runs, and whatever payloads look like."""
     outbox = [piece for _, cut in packets for piece in cut]
 
     left, dropped = without_qos_0(outbox)
 
-    assert b"".join(left) == b"".join(piece for qos, cut in packets if qos for piece in cut)
-    assert dropped == sum(not qos for qos, _ in packets)
+    assert b"".join(left) == b"".join(piece for qos_0, cut in packets if not qos_0 for piece in cut)
+    assert dropped == sum(qos_0 for qos_0, _ in packets)

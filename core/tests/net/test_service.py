@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import MemoryReactorClock
 
+from kinmqtt.broker.cluster.joining import Joining
 from kinmqtt.cli import run as runner
 from kinmqtt.config import Overrides, load
 from kinmqtt.hooks.discovery import Candidate
 from kinmqtt.net.service import BrokerService, next_turn
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import AssemblyError
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +186,53 @@ def test_told_to_stop_while_it_starts(reactor: Reactor, diary: Diary) -> None:
     assert reactor.tcpServers == []
     assert service.failed is None
     assert reactor.stops == 0
+
+
+def test_told_to_stop_while_it_waits_for_its_cluster(reactor: Reactor, diary: Diary) -> None:
+    """A wait for other nodes has no end of its own: the stop ends it at once, and that is no failure."""
+    waiting: Deferred[None] = Deferred()
+    service = service_of(reactor)
+    service.broker.lifecycle.joining = Joining(cast(Any, SimpleNamespace(start=lambda node, listener: waiting)))
+    service.startService()
+
+    stopped = service.stopService()
+    reactor.advance(0)
+
+    assert stopped.called
+    assert diary.entries == ["start, 0 listeners", "stop, 0 listeners"]
+    assert service.failed is None
+    assert reactor.stops == 0
+
+
+def test_told_to_stop_before_it_would_wait_for_its_cluster(reactor: Reactor, diary: Diary) -> None:
+    """A stop that comes while a plugin starts does not let the wait for other nodes begin."""
+    pending: Deferred[None] = Deferred()
+    diary.start_answer = pending
+    started: list[object] = []
+    service = service_of(reactor)
+    service.broker.lifecycle.joining = Joining(cast(Any, SimpleNamespace(start=lambda *it: started.append(it))))
+    service.startService()
+
+    stopped = service.stopService()
+    pending.callback(None)
+    reactor.advance(0)
+
+    assert stopped.called
+    assert started == []
+    assert service.failed is None
+
+
+def test_a_cluster_that_can_not_be_joined_is_told(reactor: Reactor, diary: Diary) -> None:
+    """A backend that fails to start is an error of the start, as nobody has stopped the broker."""
+    waiting: Deferred[None] = Deferred()
+    service = service_of(reactor)
+    service.broker.lifecycle.joining = Joining(cast(Any, SimpleNamespace(start=lambda node, listener: waiting)))
+    service.startService()
+
+    waiting.errback(AssemblyError("no such cookie"))
+
+    assert service.failed == "no such cookie"
+    assert reactor.stops == 1
 
 
 def test_a_plugin_that_fails_while_it_is_stopped(reactor: Reactor, diary: Diary) -> None:

@@ -29,7 +29,8 @@ from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
 from kinmqtt_spi.metrics import MetricRegistry
-from kinmqtt_spi.services.cluster import ClusterArbiter, ClusterBackend
+from kinmqtt_spi.services.cluster import ClusterBackend
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.limiter import LimiterNeeds
 from kinmqtt_spi.services.plugin import Clock

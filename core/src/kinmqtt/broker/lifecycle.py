@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.cluster.joining import Joining
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.hooks.answers import WrongAnswer
 from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, pause, resolve, run
@@ -62,6 +63,7 @@ class Lifecycle:
     ) -> None:
         """``publish`` publishes a message of the broker's own; ``version`` appears in ``$SYS``."""
         self._assembly = assembly
+        self.joining = Joining(assembly.cluster)
         self._services = services
         self._runtime = services.runtime
         self._listeners = listeners
@@ -95,7 +97,7 @@ class Lifecycle:
         try:
             await self._start_plugins()
             in_cluster = True
-            await resolve(cluster.start(self._runtime.node, self._nodes))
+            await self.joining.join(self._runtime.node, self._nodes)
             await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
             # Only now: other nodes count on a node that is UP for the sessions that it has.
@@ -203,6 +205,7 @@ class Lifecycle:
         cluster = self._assembly.cluster
         await _attempt("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
         self._nodes.succession.stop()
+        self._services.router.announcer.close()
         await _attempt("the cluster backend", cluster.stop)
         await self._stop_plugins()
 

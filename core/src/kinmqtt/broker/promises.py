@@ -20,9 +20,10 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {NO_LOSS: ("single_owner", "acknowl
 def check_promises(
     required: Sequence[str], backend: ClusterBackend, stores: Stores, providers: Mapping[str, str]
 ) -> None:
-    """Raise :class:`AssemblyError` for the first promise of ``[broker] require`` that cannot be kept.
+    """Raise :class:`AssemblyError` that names all promises of ``[broker] require`` that cannot be kept.
 
-    A backend may need stores that all nodes share, whatever the settings require. ``providers`` names the plugin of
+    A backend may need stores that all nodes share, whatever the settings require, or take both: but not stores of
+    which some are shared, as what one node has would not fit what another one has. ``providers`` names the plugin of
     each family.
     """
     if backend.needs_shared_stores and (lacking := _lacking(SHARED_STORES, backend, stores, providers)):
@@ -30,12 +31,20 @@ def check_promises(
             f"the cluster backend of plugin {providers['cluster']!r} needs stores that all brokers share, but "
             f"{lacking}: set session, queue and retain in [services] to a plugin that shares them, as redis_session"
         )
-    for promise in required:
-        for part in _PARTS.get(promise, (promise,)):
-            lacking = _lacking(part, backend, stores, providers)
-            if lacking:
-                needs = f"{promise} needs {part}" if part != promise else promise
-                raise AssemblyError(f"[broker] require: {needs}, but {lacking}")
+    shared = [store.is_shared for store in (stores.session, stores.queue, stores.retain)]
+    if backend.with_shared_stores and any(shared) and not all(shared):
+        raise AssemblyError(
+            f"{_lacking(SHARED_STORES, backend, stores, providers)}, and others are shared: set session, queue and "
+            "retain in [services] to one plugin"
+        )
+    broken = [
+        f"[broker] require: {promise if part == promise else f'{promise} needs {part}'}, but {lacking}"
+        for promise in required
+        for part in _PARTS.get(promise, (promise,))
+        if (lacking := _lacking(part, backend, stores, providers))
+    ]
+    if broken:
+        raise AssemblyError("\n".join(broken))
 
 
 def _lacking(part: str, backend: ClusterBackend, stores: Stores, providers: Mapping[str, str]) -> str:
@@ -45,6 +54,10 @@ def _lacking(part: str, backend: ClusterBackend, stores: Stores, providers: Mapp
             if not store.is_shared:
                 return f"the {family} store of plugin {providers[family]!r} is this node's own"
         return ""
-    if Guarantee[part.upper()] not in backend.guarantees:
-        return f"the cluster backend of plugin {providers['cluster']!r} does not promise it"
+    guarantee = Guarantee[part.upper()]
+    who = f"the cluster backend of plugin {providers['cluster']!r}"
+    if guarantee in backend.with_shared_stores and (lacking := _lacking(SHARED_STORES, backend, stores, providers)):
+        return f"{who} promises it only with shared stores, and {lacking}"
+    if guarantee not in backend.guarantees:
+        return f"{who} does not promise it"
     return ""

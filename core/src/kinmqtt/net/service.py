@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.cluster.joining import JoinAbandoned
 from kinmqtt.broker.lifecycle import STOP_LIMIT_S
 from kinmqtt.broker.overload import Level
 from kinmqtt.hooks.awaitables import limited
@@ -82,6 +83,7 @@ class BrokerService(Service):
         self._collector = Collector()
         self.failed: str | None = None
         """Why the broker could not start."""
+        self._is_given_up = False
         self.expelled: str | None = None
         """Why the other nodes of the cluster have declared this process DOWN: it is to be started again."""
         self.broker.when_expelled(self._end_as_expelled)
@@ -180,6 +182,10 @@ class BrokerService(Service):
                 self._reactor.callWhenRunning(self._reactor.stop)
 
     def _give_up(self, failure: Any) -> None:
+        if failure.check(JoinAbandoned):
+            self._is_given_up = True
+            log.info("stopped: {why}", why=failure.value)
+            return
         if failure.check(SpiError):
             self.failed = str(failure.value)
         else:
@@ -190,7 +196,8 @@ class BrokerService(Service):
 
     async def _stop(self) -> None:
         if self._starting is not None:
-            # The start must have finished or failed before the stop.
+            # The start must have finished or failed before the stop. A wait for other nodes has no end of its own.
+            self.broker.lifecycle.joining.give_up()
             await limited(self._starting, self.broker.runtime.clock, STOP_LIMIT_S)
         await close_all(self._ports)
         self._ports = []
@@ -198,7 +205,7 @@ class BrokerService(Service):
         self._bounds.admission.stop()
         self._bounds.lingering.stop()
         try:
-            if self.failed is None:
+            if self.failed is None and not self._is_given_up:
                 await self.broker.stop()
         finally:
             self._collector.stop()

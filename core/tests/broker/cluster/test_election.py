@@ -68,7 +68,7 @@ def test_an_answer_counts_once_for_each_group_that_was_asked_for() -> None:
     other = nodes.brokers[0].connect("other", 5).subscribe("$share/g/other", qos=1)
     nodes.brokers[1].connect("s", 5).subscribe("t", qos=1)
     nodes.settle()
-    answer = write_answer([(0, NO_MEMBER, "g", "other")] * 50)
+    answer = write_answer([(0, NO_MEMBER, ("g", "other"))] * 50)
     nodes.backends[1].listener.received = lambda *_: answer  # type: ignore[method-assign]
     publisher = nodes.brokers[0].connect("p", 5).publish("t", b"x", qos=1)
     nodes.advance(1)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from core_harness.nodes import Nodes
 from kinmqtt.broker.lifecycle import WAVE_CLIENTS
 from kinmqtt.hooks.awaitables import run
 from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Pubcomp
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.cluster import MemberState
 
 
 def test_clients_of_a_leaving_node_are_sent_to_another_in_waves() -> None:
@@ -83,10 +80,6 @@ def test_an_expelled_node_sends_its_clients_to_no_other_and_acknowledges_nothing
     publisher = here.connect("p", 5)
     publisher.publish("a", b"1", qos=1)
     nodes.settle()
-    members = backend.members
-    backend.members = lambda: [  # type: ignore[method-assign]
-        evolve(each, state=MemberState.DOWN) if each.node == backend.me else each for each in members()
-    ]
     backend.listener.expelled("the others can't reach it")
     run(here.broker.stop())
     nodes.settle()

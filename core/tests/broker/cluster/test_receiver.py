@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from core_harness.batches import batch_of
 from core_harness.house import back, payloads
 from core_harness.nodes import Nodes
+from kinmqtt.broker.cluster.receiver import Answer
 from kinmqtt.broker.forwarding.batch_format import AGAIN, ONE_TOPIC, PLAIN, RunHead, batch_head, write_run
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V311, Publish
@@ -89,6 +91,39 @@ def test_a_message_that_was_sent_again_reaches_those_who_lack_it() -> None:
     assert payloads(back(broker, "kept")) == [b"1", b"2"]
     assert payloads(live) == [b"1"]
     assert told == [[b""], [b""]]
+
+
+def test_a_run_of_one_topic_reaches_all_its_subscribers_in_one_piece() -> None:
+    """Each gets all packets as they came, and who is offline counts each of them as dropped."""
+    nodes = Nodes(1)
+    [broker] = nodes.brokers
+    subs = [broker.connect(name).subscribe("a") for name in ("one", "other")]
+    broker.connect("offline", clean_start=False).subscribe("a").drop()
+    packets = [encode(Publish.build("a", b"%d" % number), V311) for number in range(300)]
+    statistics = broker.broker.services.runtime.statistics
+    listener = nodes.backends[0].listener
+    listener.received(OTHER, of_v311(packets[0], flags=PLAIN | ONE_TOPIC), False)
+    nodes.settle()
+    sent, dropped = statistics.messages_sent.value, statistics.dropped["offline"].value
+
+    listener.received(OTHER, of_v311(*packets[1:], flags=PLAIN | ONE_TOPIC), False)
+    nodes.settle()
+
+    assert [payloads(sub) for sub in subs] == [[b"%d" % number for number in range(300)]] * 2
+    assert statistics.messages_sent.value - sent == 2 * 299
+    assert statistics.dropped["offline"].value - dropped == 299
+
+
+def test_an_answered_batch_leaves_nothing_for_the_garbage_collector() -> None:
+    """Else it runs after some thousand messages of other nodes, which is a tenth of what these cost."""
+    nodes = Nodes(1)
+    nodes.brokers[0].connect("sub").subscribe("a", qos=1)
+    gc.collect()
+
+    told = answer_to(nodes, batch_of(Message("a", b"x", 1, id=MessageId(9, 1))))
+
+    assert told == [b""]
+    assert not [each for each in gc.get_objects() if isinstance(each, Answer)]
 
 
 def test_an_expiry_interval_counts_from_the_first_node() -> None:

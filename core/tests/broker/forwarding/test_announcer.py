@@ -67,3 +67,18 @@ def test_a_route_that_is_announced_again_gets_a_version_of_its_own() -> None:
     assert announcer.renew("a", None) == 2
     announcer.flush()
     assert backend.versions == [1, 2]
+
+
+def test_after_the_end_nothing_is_announced() -> None:
+    """A session that another node takes over while this one stops removes its routes, and the backend has ended."""
+    backend = Told()
+    later: list[Callable[[], object]] = []
+    announcer = Announcer(backend, later.append)
+    announcer.subscribed("a", None, 1, True)
+    announcer.flush()
+    announcer.close()
+    announcer.unsubscribed("a", None)
+    for call in later:
+        call()
+
+    assert backend.versions == [1]

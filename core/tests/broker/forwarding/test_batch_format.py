@@ -15,6 +15,7 @@ from kinmqtt.broker.forwarding.batch_format import (
     RETAINED,
     V5_PACKETS,
     RunHead,
+    Verdict,
     batch_head,
     cut_packets,
     read_answer,
@@ -115,11 +116,15 @@ def test_what_is_no_publish_packet_is_refused(packet: bytes) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 9), st.sampled_from((REFUSED, NO_MEMBER, MOVED)), texts, texts),
+        st.one_of(
+            st.tuples(st.integers(0, 9), st.just(REFUSED), st.just(())),
+            st.tuples(st.integers(0, 9), st.just(NO_MEMBER), st.tuples(texts, texts)),
+            st.tuples(st.integers(0, 9), st.just(MOVED), st.tuples(texts)),
+        ),
         max_size=5,
     )
 )
-def test_an_answer_comes_back_as_it_was(verdicts: list[tuple[int, int, str, str]]) -> None:
+def test_an_answer_comes_back_as_it_was(verdicts: list[Verdict]) -> None:
     """It is empty if everything was committed."""
     answer = write_answer(verdicts)
 
@@ -127,14 +132,19 @@ def test_an_answer_comes_back_as_it_was(verdicts: list[tuple[int, int, str, str]
     assert (answer == b"") == (not verdicts)
 
 
+def test_an_exception_has_the_texts_of_its_code_and_no_more() -> None:
+    """A client id where a session has moved, nothing where a queue has refused."""
+    assert write_answer([(1, MOVED, ("c",)), (2, REFUSED, ())]) == b"\1\0\0\0\1\3\0\1c\0\0\0\2\1"
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         b"\2",
         b"\1\0",
-        write_answer([(3, REFUSED, "", "")]),
-        write_answer([(0, 9, "", "")]),
-        write_answer([(0, MOVED, "c", "")])[:-1],
+        write_answer([(3, REFUSED, ())]),
+        write_answer([(0, 9, ())]),
+        write_answer([(0, MOVED, ("c",))])[:-1],
     ],
 )
 def test_a_wrong_answer_is_refused(answer: bytes) -> None:

@@ -25,6 +25,7 @@ from kinmqtt_spi.services.cluster import (
     Guarantee,
     HandOff,
     LinkState,
+    Located,
     Member,
     MemberState,
     RouteChange,
@@ -40,6 +41,11 @@ class Wires:
         self.queues: dict[tuple[NodeIdentity, NodeIdentity], deque[Callable[[], object]]] = {}
         self.cut: set[tuple[NodeIdentity, NodeIdentity]] = set()
         self.leaving: list[NodeIdentity] = []
+        self.is_shared = True
+        """Whether the nodes share their stores; else this knows who owns a client id."""
+        self.owners: dict[str, Located] = {}
+        self.claims: dict[str, deque[Deferred[Located]]] = {}
+        """By client id: who claims it, the first one now."""
 
     def send(self, source: NodeIdentity, target: NodeIdentity, call: Callable[[], object]) -> None:
         """Make a call at the target, later."""
@@ -173,19 +179,68 @@ class Wired(ClusterBackend):
     def link(self, node: NodeIdentity) -> LinkState:
         return LinkState(1 << 20, 0, 0.0)
 
+    def locate(self, client_id: str) -> Maybe[Located | None]:
+        if self.wires.is_shared:
+            return None
+        mine: Deferred[Located] = Deferred()
+        line = self.wires.claims.setdefault(client_id, deque())
+        line.append(mine)
+        if len(line) == 1:
+            mine.callback(self.wires.owners.get(client_id, Located(None, 0)))
+        return mine
+
+    def end_claim(self, client_id: str) -> None:
+        wires = self.wires
+        if wires.is_shared:
+            return
+        line = wires.claims[client_id]
+        line.popleft()
+        if line:
+            line[0].callback(wires.owners.get(client_id, Located(None, 0)))
+        else:
+            del wires.claims[client_id]
+
+    def register(self, client_id: str, epoch: int) -> None:
+        self.wires.owners[client_id] = Located(self.me, epoch)
+
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
         if previous_owner is None or previous_owner == self.me or previous_owner not in self.wires.backends:
             return None
         return self.call(previous_owner, lambda other: other.listener.session_claimed(client_id, epoch, self.me))
 
     def release(self, client_id: str, epoch: int) -> None:
-        pass
+        owners = self.wires.owners
+        if owners.get(client_id) == Located(self.me, epoch):
+            owners[client_id] = Located(None, epoch)
 
     def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-        raise NotImplementedError
+        moving = _Moving(self, to)
+        begun = self.call(to, lambda other: moving.begin(other.listener.handing(client_id, epoch, self.me)))
+        return begun.addCallback(lambda _: moving)
 
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
         return self.call(node, lambda other: other.listener.asked(self.me, method, data))
+
+
+class _Moving(HandOff):
+    """The sender's end of a hand-off."""
+
+    def __init__(self, backend: Wired, to: NodeIdentity) -> None:
+        self._backend = backend
+        self._to = to
+        self._other: HandOff
+
+    def begin(self, other: HandOff) -> None:
+        self._other = other
+
+    def chunk(self, data: bytes) -> Maybe[None]:
+        return self._backend.call(self._to, lambda _: self._other.chunk(data))
+
+    def commit(self) -> Maybe[None]:
+        return self._backend.call(self._to, lambda _: self._other.commit())
+
+    def abort(self) -> Maybe[None]:
+        return self._backend.call(self._to, lambda _: self._other.abort())
 
 
 class SharedStores:
@@ -226,6 +281,7 @@ class Nodes:
     ) -> None:
         """All brokers use the same ``plugins``."""
         self.wires = Wires()
+        self.wires.is_shared = shared
         self.clock = TurnableClock()
         self.stores = SharedStores()
         self.brokers: list[BrokerHarness] = []

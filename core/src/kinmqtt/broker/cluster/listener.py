@@ -12,8 +12,10 @@ from kinmqtt.broker.cluster.moved_sessions import MovedSessions
 from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import Rerouter
 from kinmqtt.broker.cluster.succession import Succession
+from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
-from kinmqtt_spi.services.cluster import GONE, ClusterArbiter, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Nodes:
         self.arbiter = arbiter
         self._figures = figures
         self._on_expelled: Callable[[str], object] = lambda reason: None
+        self._is_expelled = False
         self._runtime = services.runtime
         self._router = services.router
         self._forwarder = services.forwarder
@@ -47,16 +50,23 @@ class Nodes:
         self._answers: Mapping[str, Callable[[NodeIdentity, bytes], Maybe[bytes]]] = {
             **calls.answers,
             **self.succession.answers,
+            **services.sessions.answers,
             FIGURES: figures.received,
         }
         """What answers the questions of other nodes, by name."""
 
     @property
+    def shares_stores(self) -> bool:
+        """Whether the nodes use one session, one queue and one retain store."""
+        stores = self._runtime.stores
+        return stores.session.is_shared and stores.queue.is_shared and stores.retain.is_shared
+
+    @property
     def are_others_up(self) -> bool:
         """Whether another node can take this one's clients."""
+        if self._is_expelled:
+            return False  # What it believes of the others is out of date.
         own, members = self._runtime.node, self._forwarder.backend.members()
-        if any(each.node == own and each.state in GONE for each in members):
-            return False
         return any(each.state is MemberState.UP and each.reachable and each.node != own for each in members)
 
     def when_expelled(self, call: Callable[[str], object]) -> None:
@@ -65,6 +75,7 @@ class Nodes:
 
     def expelled(self, reason: str) -> None:
         """End this process: it counts as DOWN, and what it owns goes to other nodes."""
+        self._is_expelled = True
         log.error("this node is out of its cluster: {reason}; it starts again as a new member", reason=reason)
         self._on_expelled(reason)
 
@@ -113,12 +124,16 @@ class Nodes:
     # Sessions
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
-        """End the session that another node has claimed; see :meth:`MovedSessions.claimed`."""
-        return self._moved.claimed(client_id, epoch, owner)
+        """End the session that another node claims, or hand it off; see :class:`MovedSessions`."""
+        if self.shares_stores:
+            return self._moved.claimed(client_id, epoch, owner)
+        return run(self._moved.hand_off(client_id, epoch, owner))
 
     def handing(self, client_id: str, epoch: int, origin: NodeIdentity) -> HandOff:
-        """Refuse a session that another node hands off: the stores of this node don't import sessions."""
-        raise ServiceUnavailable("this node's session store does not accept sessions of other nodes")
+        """Accept a session that another node hands off. Raises ServiceUnavailable where nodes share their stores."""
+        if self.shares_stores:
+            raise ServiceUnavailable("this node takes sessions from a store that all nodes share")
+        return self._sessions.handing(client_id, epoch, origin)
 
     def owned(self) -> Iterable[tuple[str, int]]:
         """Return the client ids of this node's sessions, with their epochs."""

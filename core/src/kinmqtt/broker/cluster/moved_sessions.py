@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
+from twisted.logger import Logger
 
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt_spi.values import Maybe, Message, NodeIdentity
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
     from kinmqtt_spi.services.plugin import Timer
+    from kinmqtt_spi.services.queue import Entry
+
+log = Logger("kinmqtt.cluster")
 
 MOVED_S: Final = 30.0
 """How long messages are sent after a session that has moved; by then all nodes know the routes of its new owner."""
@@ -35,6 +39,9 @@ class MovedSessions:
         self._router = services.router
         self._forwarder = services.forwarder
         self._sessions = services.sessions
+        self._resender = services.resender
+        self._sessions.merge_by(self.merge)
+        self._sessions.when_leaving(self.dropped)
         self.had_peers = False
         """Whether there was another node; it may own a session after it was taken for dead."""
         self._moves: dict[str, _Move] = {}
@@ -48,12 +55,41 @@ class MovedSessions:
         session = self._sessions.get(client_id)
         if session is not None and session.epoch < epoch:
             self._sessions.fenced(client_id, session.epoch)
+        self._owner_known(client_id, owner)
+        return self._runtime.turn.drained()
+
+    async def hand_off(self, client_id: str, epoch: int, owner: NodeIdentity) -> None:
+        """Hand off the session that another node claims.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` if it can't be moved.
+        """
+        if await self._sessions.hand_off(client_id, epoch, owner):
+            self._owner_known(client_id, owner)
+
+    async def merge(self, session: Session, entries: Sequence[Entry]) -> None:
+        """Give a session the messages of an outdated copy that it lacks; raises CommitFailed.
+
+        Those of shared subscriptions go to any member.
+        """
+        resender = self._resender
+        for entry in entries:
+            publication = Publication.of(entry.message)
+            if entry.shared_filter is None:
+                await resender.deliver_to_session(publication, session)
+            else:
+                share_group, filter = entry.shared_filter.removeprefix("$share/").split("/", 1)
+                self._router.deliver_to_group((share_group, filter), publication)
+                self._runtime.turn.touch()
+        await self._runtime.turn.committed()
+        text = "session {client_id!r} got what it lacked of the {count} messages of an outdated copy"
+        log.info(text, client_id=session.client_id, count=len(entries))
+
+    def _owner_known(self, client_id: str, owner: NodeIdentity) -> None:
         move = self._moves.get(client_id)
         if move is not None:
             link = self._forwarder.known_link(owner.uid)
             self._forwarder.session_moved(client_id, link, move.filters)
             self._links_changed(move.filters)
-        return self._runtime.turn.drained()
 
     def follow(self, client_id: str, message: Message) -> None:
         """Send a message of this broker's own after a session that has moved."""

@@ -93,7 +93,7 @@ def size_of(pieces: list[bytes]) -> int:
 def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
     """Returns an outbox's pieces without its QoS 0 PUBLISH packets, and the number of those.
 
-    A packet has one or several pieces; its fixed header is in the first.
+    A packet has one or several pieces; its fixed header is in the first. A run of QoS 0 packets may be one piece.
     """
     left: list[bytes] = []
     dropped = 0
@@ -108,20 +108,29 @@ def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
             size -= len(pieces[position])
             position += 1
         if pieces[start][0] & 0xF6 == _QOS_0:
-            dropped += 1
+            dropped += 1 if size >= 0 else _packets_in(pieces[start])
         else:
             left.extend(pieces[start:position])
     return left, dropped
 
 
-def _packet_size(piece: bytes) -> int:
-    """Returns the size of the packet that begins with a piece, from its fixed header (MQTT 5.0 section 2.1.4)."""
+def _packets_in(piece: bytes) -> int:
+    """Returns the number of packets in a piece that has several."""
+    count = offset = 0
+    while offset < len(piece):
+        offset += _packet_size(piece, offset)
+        count += 1
+    return count
+
+
+def _packet_size(piece: bytes, start: int = 0) -> int:
+    """Returns the size of the packet that begins in a piece, from its fixed header (MQTT 5.0 section 2.1.4)."""
     length = shift = 0
-    offset = 1
+    offset = start + 1
     while True:
         byte = piece[offset]
         length |= (byte & 0x7F) << shift
         offset += 1
         if byte < 0x80:
-            return offset + length
+            return offset + length - start
         shift += 7

@@ -27,6 +27,7 @@ class Announcer:
     __slots__ = (
         "_added",
         "_backend",
+        "_is_closed",
         "_is_scheduled",
         "_later",
         "_removed",
@@ -49,6 +50,7 @@ class Announcer:
         self._unsynchronised = unsynchronised
         self._backend = backend
         self._later = later
+        self._is_closed = False
         self._is_scheduled = False
         self.version = 0
         self._routes: dict[RouteKey, int] = {}
@@ -122,10 +124,14 @@ class Announcer:
             self._is_scheduled = True
             self._later(self.flush)
 
+    def close(self) -> None:
+        """Announce nothing more: the backend ends, and sessions may still be taken over by other nodes."""
+        self._is_closed = True
+
     def flush(self) -> None:
         """Announce the changes since the last call."""
         self._is_scheduled = False
-        if not self._added and not self._removed:
+        if self._is_closed or (not self._added and not self._removed):
             return
         added, self._added = self._added, {}
         removed, self._removed = self._removed, {}

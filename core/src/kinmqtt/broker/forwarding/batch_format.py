@@ -5,7 +5,7 @@
               client id · user name, if there is one · targets, if they are named · PUBLISH packets
     text    = length (2) · UTF-8
     answer  = nothing if all messages were committed, else version (1) · exceptions
-    exception = number of the message (4) · code (1) · two texts
+    exception = number of the message (4) · code (1) · as many texts as the code has
 
 A run has consecutive messages of one publisher, with consecutive message ids. The packets are those that came from
 the publisher, untouched; their packet identifiers and their DUP flag mean nothing here. An age is how long ago the
@@ -51,6 +51,8 @@ NO_MEMBER: Final = 2
 MOVED: Final = 3
 """The client's session has another owner; its client id follows."""
 
+_TEXTS: Final = {REFUSED: 0, NO_MEMBER: 2, MOVED: 1}
+"""How many texts follow each code."""
 
 GroupKey = tuple[str, str]
 
@@ -207,8 +209,8 @@ def packet_bounds(batch: bytes, at: int, end: int) -> tuple[int, int]:
     return body, after
 
 
-Verdict = tuple[int, int, str, str]
-"""The number of a message in its batch, a code, and two texts that depend on it."""
+Verdict = tuple[int, int, tuple[str, ...]]
+"""The number of a message in its batch, a code, and the texts that belong to the code."""
 
 
 def write_answer(verdicts: list[Verdict]) -> bytes:
@@ -216,8 +218,8 @@ def write_answer(verdicts: list[Verdict]) -> bytes:
     if not verdicts:
         return b""
     written = VERSION.to_bytes(1, "big")
-    for number, code, first, second in verdicts:
-        written += number.to_bytes(4, "big") + code.to_bytes(1, "big") + _text(first) + _text(second)
+    for number, code, texts in verdicts:
+        written += number.to_bytes(4, "big") + code.to_bytes(1, "big") + b"".join([_text(text) for text in texts])
     return written
 
 
@@ -233,10 +235,9 @@ def read_answer(answer: bytes, messages: int) -> list[Verdict]:
     while not reader.is_at_end:
         number = reader.number(4)
         code = reader.number(1)
-        if number >= messages or code not in (REFUSED, NO_MEMBER, MOVED):
+        if number >= messages or code not in _TEXTS:
             raise MalformedBatch(f"an answer with code {code} for message {number} of {messages}")
-        first = reader.text()
-        found.append((number, code, first, reader.text()))
+        found.append((number, code, tuple([reader.text() for _ in range(_TEXTS[code])])))
     return found
 
 

@@ -376,19 +376,19 @@ class Forwarder:
         self._look_at_credit(node)
         self.unanswered -= len(messages)
         self._runtime.turn.touch()
-        for number, code, first, second in verdicts:
+        for number, code, texts in verdicts:
             message = messages[number]
             if code == REFUSED:
                 message.ticket.is_refused = True
             elif code == NO_MEMBER:
-                key = (first, second)
+                key = (texts[0], texts[1])
                 if key in message.groups:  # Each is given to another node once.
                     message.groups = tuple([each for each in message.groups if each != key])
                     self._rerouting.elect_again(message, key, node)
             elif message.searching:
                 message.ticket.is_elsewhere = True
             elif code == MOVED:
-                self._rerouting.redirect(message, first)
+                self._rerouting.redirect(message, texts[0])
         owner: TicketOwner | None = None
         for message in messages:
             settled = message.ticket.note_answer()

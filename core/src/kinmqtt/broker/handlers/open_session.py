@@ -15,6 +15,7 @@ from kinmqtt.broker.handlers.refusal import Refused, refused_by_plugin
 from kinmqtt.broker.handlers.subscribe import subscribe_initially
 from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
+from kinmqtt.broker.ownership.locating import FetchFailed
 from kinmqtt.broker.ownership.opening import Opening
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
@@ -235,6 +236,8 @@ async def _claim(
         return await connection.services.sessions.open(opening)
     except CommitFailed as error:
         raise Refused(error.reason, "the previous session's state could not be committed") from error
+    except FetchFailed as error:
+        raise Refused(error.reason, "the session could not be fetched from another node", hint=str(error)) from error
     except MemoryShort as error:
         raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
     except CapacityExceeded as error:

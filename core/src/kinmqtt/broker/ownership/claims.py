@@ -16,7 +16,7 @@ from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.session import Claim, ReleaseSession, StoredSession
-from kinmqtt_spi.values import Maybe, NodeIdentity
+from kinmqtt_spi.values import Client, Maybe, NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.ending import Ending
@@ -53,11 +53,13 @@ class Claims:
         self._reload = reload
         self._ending = ending
         self._leaving = leaving
-        self._reuse = ClientIdReuse(runtime)
+        self.reuse = ClientIdReuse(runtime)
         self._capacity = Capacity(runtime)
 
-    async def open(self, opening: Opening) -> tuple[Session, bool]:
+    async def open(self, opening: Opening, above: int = 0) -> tuple[Session, bool]:
         """Claim a session for a connection; also returns whether it was present before (section 3.2.2.1.1).
+
+        Its epoch is above ``above``, which another node's store may have reached.
 
         Raises:
 
@@ -68,38 +70,48 @@ class Claims:
         - :class:`~kinmqtt.broker.turn.recovery.CommitFailed`: what the earlier session left could not be committed.
         """
         async with self._registry.locks.of(opening.client.client_id):
-            return await self._open(opening)
+            return await self._open(opening, above)
 
-    async def _open(self, opening: Opening) -> tuple[Session, bool]:
-        runtime = self._runtime
+    async def _open(self, opening: Opening, above: int) -> tuple[Session, bool]:
         client = opening.client
         old = self._registry.get(client.client_id)
         if old is not None:
-            self._reuse.check(old, opening.claimant)
-            if old.connection is not None:
-                runtime.statistics.sessions_taken_over.value += 1
-                old.connection.taken_over(client)
-            # Writes made under the old epoch must be committed before the claim ends that epoch.
-            await runtime.turn.drained()
-        await self._wills.wait_for_attempt(client.client_id)
-        await self._removal.wait_until_done(client.client_id)
-        if runtime.turn.recovery.awaits_retry(client.client_id):
-            # A session that has ended must not come back because its end could not be committed.
-            runtime.turn.retry(client.client_id)
-            await runtime.turn.drained()
-            if runtime.turn.recovery.awaits_retry(client.client_id):
-                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
-        claim = await self._claim(opening)
+            self.reuse.check(old, opening.claimant)
+        await self.take(client.client_id, client)
+        claim = await self._claim(opening, above)
         try:
-            return await self._use(opening, claim)
+            return await self._use(opening, claim, above)
         except BaseException:
             # Without a release the stored session would never expire.
             self.release(client.client_id, claim)
             raise
 
-    async def _claim(self, opening: Opening) -> Claim:
+    async def take(self, client_id: str, by: Client | None) -> None:
+        """Take a session from its connection, and wait until all that this leaves is committed.
+
+        ``by`` is the client that has come back to it; ``None`` if it has come to another node. The caller holds the
+        lock of the client id. Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed`.
+        """
+        runtime = self._runtime
+        old = self._registry.get(client_id)
+        if old is not None:
+            if old.connection is not None:
+                runtime.statistics.sessions_taken_over.value += 1
+                old.connection.taken_over(by)
+            # Writes made under the old epoch must be committed before the claim ends that epoch.
+            await runtime.turn.drained()
+        await self._wills.wait_for_attempt(client_id)
+        await self._removal.wait_until_done(client_id)
+        if runtime.turn.recovery.awaits_retry(client_id):
+            # A session that has ended must not come back because its end could not be committed.
+            runtime.turn.retry(client_id)
+            await runtime.turn.drained()
+            if runtime.turn.recovery.awaits_retry(client_id):
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
+
+    async def _claim(self, opening: Opening, above: int) -> Claim:
         """Claim a client id; where it is another user's, raise :class:`SessionOfAnotherUser` and change nothing."""
-        claim = await self.claim(opening.client.client_id, self._reuse.claiming(opening.claimant))
+        claim = await self.claim(opening.client.client_id, self.reuse.claiming(opening.claimant, above))
         if claim is None:
             raise SessionOfAnotherUser
         return claim
@@ -130,11 +142,11 @@ class Claims:
         else:
             self._registry.write(release_of(stored, claim.epoch, self._runtime.clock.now()))
 
-    async def _use(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
+    async def _use(self, opening: Opening, claim: Claim, above: int) -> tuple[Session, bool]:
         """Give the connection the claimed session, or a new one."""
         client_id = opening.client.client_id
         is_stored = claim.session is not None
-        self._reuse.check_claimed(claim.session, opening.claimant)
+        self.reuse.check_claimed(claim.session, opening.claimant)
         self._capacity.check_memory(opening, is_stored)
         self._capacity.check(opening, is_stored, self._registry.get(client_id))
         session = await self._present(client_id, claim)
@@ -146,7 +158,7 @@ class Claims:
             session = None
             if not opening.expiry_s:
                 # The store has deleted the session and with it the claim: another user could claim the client id.
-                claim = await self._claim(opening)
+                claim = await self._claim(opening, above)
                 await self._announce(client_id, claim)
         # Other clients may have taken the capacity while this one waited.
         self._capacity.check(opening, claim.session is not None, self._registry.get(client_id))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kinmqtt.broker.ownership.registry import has_ended
 from kinmqtt.hooks.denial_log import user
 from kinmqtt_spi.services.session import Claim, Claimant, StoredSession
 from kinmqtt_spi.values import Maybe, NodeIdentity
@@ -40,29 +41,35 @@ class ClientIdReuse:
         self._runtime = runtime
 
     @property
-    def _is_unrestricted(self) -> bool:
+    def is_unrestricted(self) -> bool:
+        """Whether users may use each other's client ids."""
         return self._runtime.settings.client_id_reuse == "anybody"
 
     def check(self, session: Session, claimant: Claimant) -> None:
         """Raise :class:`SessionOfAnotherUser` where a session of this node, connected or not, is another user's."""
-        if session.connection is None and session.expiry_s == 0:
-            return  # It has ended, and only waits for a store to commit that.
-        username = session.client.username
-        if not (self._is_unrestricted or claimant.is_user(username, session.username_unverified)):
-            raise SessionOfAnotherUser.of(username)
+        if has_ended(session):
+            return
+        self.check_user(session.client.username, session.username_unverified, claimant)
 
     def check_claimed(self, stored: StoredSession | None, claimant: Claimant) -> None:
         """Raise :class:`SessionOfAnotherUser` where a claim has found a session of another user.
 
         Some stores claim before they compare the users.
         """
-        if not (stored is None or self._is_unrestricted or claimant.may_use(stored)):
-            raise SessionOfAnotherUser.of(stored.username)
+        if stored is not None:
+            self.check_user(stored.username, stored.username_unverified, claimant)
 
-    def claiming(self, claimant: Claimant) -> Callable[[str, NodeIdentity], Maybe[Claim | None]]:
-        """The session store's method to claim a client id with.
+    def check_user(self, username: str | None, unverified: bool, claimant: Claimant) -> None:
+        """Raise :class:`SessionOfAnotherUser` where the claimant is another user than the one with this name."""
+        if not (self.is_unrestricted or claimant.is_user(username, unverified)):
+            raise SessionOfAnotherUser.of(username)
+
+    def claiming(self, claimant: Claimant, above: int) -> Callable[[str, NodeIdentity], Maybe[Claim | None]]:
+        """The session store's method to claim a client id with, with an epoch above ``above``.
 
         It returns ``None``, and changes nothing, where the client id is another user's.
         """
         store = self._runtime.stores.session
-        return store.claim if self._is_unrestricted else partial(store.claim_for, claimant=claimant)
+        if self.is_unrestricted:
+            return partial(store.claim, above=above)
+        return partial(store.claim_for, claimant=claimant, above=above)

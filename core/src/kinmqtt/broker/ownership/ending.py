@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
+    from kinmqtt_spi.services.cluster import ClusterBackend
 
 
 class Ending:
@@ -27,6 +28,7 @@ class Ending:
         self,
         runtime: Runtime,
         registry: Registry,
+        cluster: ClusterBackend,
         publisher: MessagePublisher,
         wills: Wills,
         redistribution: Redistribution,
@@ -35,6 +37,7 @@ class Ending:
     ) -> None:
         self._runtime = runtime
         self._registry = registry
+        self._cluster = cluster
         self._publisher = publisher
         self._wills = wills
         self._redistribution = redistribution
@@ -51,6 +54,7 @@ class Ending:
         self._registry.by_id.pop(session.client_id, None)
         session.end()
         self._runtime.stores.session.release(session.client_id, session.epoch)
+        self._cluster.release(session.client_id, session.epoch)
         self._notify(session, expired=False)
 
     async def end_persistent(self, session: Session, expired: bool = False) -> None:
@@ -102,6 +106,7 @@ class Ending:
             raise
         session.will = None
         session.end()
+        self._cluster.release(client_id, session.epoch)
         self._notify(session, expired)
         await self._removal.remove_in_slices(session)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
     from kinmqtt.broker.turn.ports import Peer
-    from kinmqtt_spi.services.cluster import ClusterBackend
 
 
 class Leaving:
@@ -29,14 +28,12 @@ class Leaving:
         self,
         runtime: Runtime,
         registry: Registry,
-        cluster: ClusterBackend,
         wills: Wills,
         redistribution: Redistribution,
         ending: Ending,
     ) -> None:
         self._runtime = runtime
         self._registry = registry
-        self._cluster = cluster
         self._wills = wills
         self._redistribution = redistribution
         self._ending = ending
@@ -50,7 +47,6 @@ class Leaving:
         if session.connection is not connection:
             return
         self._registry.detach(session)
-        self._cluster.release(session.client_id, session.epoch)
         if not will_stands:
             session.will = None
         ends = session.expiry_s == 0

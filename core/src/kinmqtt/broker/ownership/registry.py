@@ -202,6 +202,11 @@ class Registry:
         self._runtime.turn.touch()
 
 
+def has_ended(session: Session) -> bool:
+    """Return whether a session has ended with its connection, and only waits for a store to commit that."""
+    return session.connection is None and session.expiry_s == 0
+
+
 def _undo_resume(session: Session, expiry_s: int, will: Will | None) -> None:
     """Undo a resumption that was not committed: after its connection closes, the session is as before."""
     session.expiry_s = expiry_s

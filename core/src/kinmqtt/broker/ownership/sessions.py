@@ -8,7 +8,9 @@ from kinmqtt.broker.ownership.claims import Claims
 from kinmqtt.broker.ownership.ending import Ending
 from kinmqtt.broker.ownership.expiry import Expiry
 from kinmqtt.broker.ownership.failed_writes import FailedWrites
+from kinmqtt.broker.ownership.handoff import HandOffs
 from kinmqtt.broker.ownership.leaving import Leaving
+from kinmqtt.broker.ownership.locating import USER, Locating
 from kinmqtt.broker.ownership.recovery import SessionRecovery
 from kinmqtt.broker.ownership.redistribution import Redistribution
 from kinmqtt.broker.ownership.registry import Registry
@@ -43,9 +45,11 @@ class Sessions:
         redistribution = Redistribution(runtime, router)
         removal = SubscriptionRemoval(runtime, router)
         reload = Reload(runtime, registry)
-        ending = Ending(runtime, registry, publisher, wills, redistribution, removal, reload)
-        leaving = Leaving(runtime, registry, cluster, wills, redistribution, ending)
+        ending = Ending(runtime, registry, cluster, publisher, wills, redistribution, removal, reload)
+        leaving = Leaving(runtime, registry, wills, redistribution, ending)
         claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
+        hand_offs = HandOffs(runtime, registry, cluster, claims, reload)
+        locating = Locating(runtime, registry, cluster, claims, hand_offs)
         recovery = SessionRecovery(runtime, registry, wills, removal, reload, claims)
         expiry = Expiry(runtime, registry, wills, ending)
         failed_writes = FailedWrites(runtime, registry, router, removal, reload)
@@ -56,7 +60,12 @@ class Sessions:
         self.arrived_since = registry.arrived_since
         self.owned = registry.owned
         self.when_dropped = failed_writes.when_dropped
-        self.open = claims.open
+        self.open = locating.open
+        self.answers = {USER: locating.answer_user}
+        self.hand_off = hand_offs.hand_off
+        self.handing = hand_offs.handing
+        self.when_leaving = hand_offs.when_leaving
+        self.merge_by = hand_offs.merge_by
         self.connection_closed = leaving.connection_closed
         self.restore = recovery.restore
         self.adopt_orphaned = recovery.adopt_orphaned

@@ -110,22 +110,25 @@ class Fanout:
         if self._denied:
             self._count_denied()
 
-    def forward_all(self, packets: list[bytes]) -> None:
-        """Send several packets like :meth:`forward`."""
+    def forward_run(self, packets: bytes, count: int) -> None:
+        """Send so many packets, which are one piece, like :meth:`forward`."""
         if not self._shared:
             return
         sessions = self._shared[0][1]
         turn = self._runtime.turn
+        dirty = turn.dirty
         for session in sessions:
-            turn.packets_for(session.outbox).extend(packets)
-        for packet in packets:
-            if len(packet) >= SHARED_BYTES:
-                turn.has_large = True
-        self._runtime.statistics.messages_sent.value += len(sessions) * len(packets)
+            outbox = session.outbox
+            if not outbox.packets:
+                dirty.append(outbox)
+            outbox.append_run(packets, count)
+        if len(packets) >= SHARED_BYTES and len(sessions) > 1:
+            turn.has_large = True
+        self._runtime.statistics.messages_sent.value += len(sessions) * count
         if len(sessions) > HEAVY:
             self._runtime.slices.is_heavy = True
         if self._denied:
-            self._runtime.statistics.dropped["not_authorized"].value += self._denied * len(packets)
+            self._runtime.statistics.dropped["not_authorized"].value += self._denied * count
 
     def _send(self, sessions: list[Session], packet: bytes) -> None:
         """Send the same packet to several sessions."""

@@ -155,6 +155,11 @@ class Batch:
             self.tied.add(new)
         return new
 
+    def forget_calls(self) -> None:
+        """Forget what was called: much of it refers to the batch, and would wait for the garbage collector."""
+        self.after_commit.clear()
+        self.on_commit_failed.clear()
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit, send or call."""

@@ -29,7 +29,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
-        """Packets or pieces of packets; code that appends to an empty list marks the outbox as dirty."""
+        """Packets, pieces of packets, or runs of QoS 0 packets.
+
+        Code that appends to an empty list marks the outbox as dirty.
+        """
 
     @property
     def name(self) -> str:
@@ -45,6 +48,10 @@ class Outbox:
             return True  # An empty outbox is dirty to continue sending buffered output.
         return pieces * len(packets[-1]) > LARGE_BYTES or len(packets[0]) > LARGE_BYTES
 
+    def append_run(self, packets: bytes, count: int) -> None:
+        """Append several QoS 0 packets that are one piece."""
+        self.packets.append(packets)
+
     def flush(self) -> None:
         """Discard the turn's packets."""
         self.packets.clear()
@@ -53,16 +60,24 @@ class Outbox:
 class Discard(Outbox):
     """Discards whole QoS 0 packets for clients that are offline or congested, and counts them as dropped."""
 
-    __slots__ = ("_dropped", "_sent")
+    __slots__ = ("_dropped", "_more", "_sent")
 
     def __init__(self, statistics: Statistics, why: str) -> None:
         super().__init__()
         self._dropped = statistics.dropped[why]
         self._sent = statistics.messages_sent
+        self._more = 0
+        """How many packets there are more than pieces."""
+
+    def append_run(self, packets: bytes, count: int) -> None:
+        """Append several packets that are one piece."""
+        self.packets.append(packets)
+        self._more += count - 1
 
     def flush(self) -> None:
         """Discard the packets and count them as dropped instead of sent, as the fan-out counted them."""
-        dropped = len(self.packets)
+        dropped = len(self.packets) + self._more
+        self._more = 0
         self.packets.clear()
         self._dropped.value += dropped
         self._sent.value -= dropped

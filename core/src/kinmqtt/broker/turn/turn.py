@@ -341,7 +341,9 @@ class Turn:
         batch.pending_commits -= 1
         late = False
         while self._committing and not self._committing[0].pending_commits:
-            self._release(self._committing.popleft())
+            released = self._committing.popleft()
+            self._release(released)
+            released.forget_calls()
             late = True
         if late:
             self.touch()

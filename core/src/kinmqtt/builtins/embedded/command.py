@@ -7,7 +7,6 @@ store's format, so that it can be imported into another plugin's stores. ``docs/
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -38,9 +37,12 @@ from kinmqtt_spi.export import (
     HEADER,
     Contents,
     ExportError,
-    pending_field,
+    line_text,
+    queue_lines,
+    queued_lines,
     read_export,
     retained_line,
+    session_line,
     set_last_sequence,
 )
 from kinmqtt_spi.files import sync_folder
@@ -141,12 +143,12 @@ def _export(path: Path, skip_damaged: bool) -> int:
     count = 0
     try:
         for line in _lines(ledger):
-            _say(_as_text(line))
+            _say(line_text(line))
             count += 1
     except ValueError as error:
         raise StoreCommandError(f"{path} holds data that can't be exported: {error}") from error
     # The last line shows that the export is complete.
-    _say(_as_text({"kind": "end", "lines": count + 1}))
+    _say(line_text({"kind": "end", "lines": count + 1}))
     return 0
 
 
@@ -373,17 +375,12 @@ def _remove_folders(folders: Iterable[Path]) -> None:
 # Writing lines
 
 
-def _as_text(line: Mapping[str, Any]) -> str:
-    # ASCII, so that any encoding of standard output works.
-    return json.dumps(line, separators=(",", ":"), allow_nan=False)
-
-
 def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Yield all lines in the order of the format; the caller adds the last one."""
     yield {HEADER: FORMAT}
     yield {"kind": "epochs", "floor": ledger.sessions.set_aside}
     for epoch, session in _sessions(ledger):
-        yield {"kind": "session", "epoch": epoch, "session": to_plain(session)}
+        yield session_line(epoch, session)
     for client_id, epoch, state in _queues(ledger):
         yield from _queue_lines(ledger, client_id, epoch, state)
     cursor: object = None
@@ -408,19 +405,10 @@ def _sessions(ledger: Ledger) -> Iterator[tuple[int, StoredSession]]:
 
 
 def _queue_lines(ledger: Ledger, client_id: str, epoch: int, state: QueueState) -> Iterator[dict[str, Any]]:
-    yield {
-        "kind": "queue",
-        "client_id": client_id,
-        "epoch": epoch,
-        "last_sequence": state.last_sequence,
-        "inbound": sorted(state.inbound),
-        **pending_field(state.pending),
-    }
-    for held in state.inflight:
-        yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}
+    yield from queue_lines(client_id, epoch, state)
     after = 0
     while page := ledger.queues.read(client_id, after, _PAGE):
-        yield from ({"kind": "queued", "client_id": client_id, **to_plain(entry)} for entry in page)
+        yield from queued_lines(client_id, page)
         after = page[-1].sequence
 
 
