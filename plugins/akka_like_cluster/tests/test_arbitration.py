@@ -9,7 +9,8 @@ from kinmqtt_akka_like_cluster.pure.arbitration import FRESH_S, Arbitration
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy, Strategy
 from kinmqtt_akka_like_cluster.pure.gossip import ClusterState, Gossip, Record
 from kinmqtt_akka_like_cluster.pure.membership import Membership
-from kinmqtt_spi.services.cluster import MAX_TERM, MemberState
+from kinmqtt_spi.services.cluster import MemberState
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 
 
 def split(unreachable: dict[int, set[int]] | None = None, term: int = 0) -> ClusterState:

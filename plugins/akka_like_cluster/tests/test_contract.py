@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,33 +9,20 @@ from typing import Any
 import pytest
 
 from akka_harness.certificates import Authority
+from akka_harness.loop_clock import LoopClock
 from akka_harness.relays import Relay, free_port
 from kinmqtt_akka_like_cluster.backend import AkkaBackend
 from kinmqtt_akka_like_cluster.settings import AkkaSettings, TlsSettings
-from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.cluster import ClusterBackend
-from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.testing.build import HERE, THERE
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
+from kinmqtt_spi.testing.cluster_base import News
 from kinmqtt_spi.testing.driving import AsyncioDriver
 from kinmqtt_spi.values import NodeIdentity
 
 SHORT: dict[str, Any] = {"heartbeat_s": 0.05, "pause_s": 20.0, "stable_after_s": 60.0, "link_bytes": 16 << 20}
 """They join at once, and don't notice that one is stalled for some seconds."""
-
-
-class LoopClock(TurnableClock):
-    """Real time: the timers are those of an event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
-        return self._loop.call_later(delay_s, call)
 
 
 class Pair:
@@ -125,3 +111,12 @@ class TestAkkaBackendOverTls(TestAkkaBackend):
     """The same over TLS."""
 
     uses_tls = True
+
+
+class TestAkkaBackendWithoutSharedStores(TestAkkaBackend):
+    """The same where each broker has stores of its own, so that brokers tell each other who owns a client id."""
+
+    @pytest.fixture(autouse=True)
+    def own_stores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The brokers do not share their stores."""
+        monkeypatch.setattr(News, "shares_stores", False)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from attrs import evolve
 
 from akka_harness.states import FOUNDER, cluster, info, record
+from kinmqtt_akka_like_cluster.pure import joining
 from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator, CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
 from kinmqtt_akka_like_cluster.pure.downing import Decision, Strategy
 from kinmqtt_akka_like_cluster.pure.effects import (
     AskArbiter,
+    AskToForm,
     Downed,
     Downing,
     Effect,
@@ -24,7 +27,14 @@ from kinmqtt_akka_like_cluster.pure.effects import (
     SendTo,
     WaitingForSeeds,
 )
-from kinmqtt_akka_like_cluster.pure.gossip import MOST_MEMBERS, ClusterState, Gossip, NodeInfo, Record
+from kinmqtt_akka_like_cluster.pure.gossip import (
+    MOST_MEMBERS,
+    MOST_TERMS_AHEAD,
+    ClusterState,
+    Gossip,
+    NodeInfo,
+    Record,
+)
 from kinmqtt_akka_like_cluster.pure.messages import (
     FullGossip,
     Heartbeat,
@@ -41,6 +51,7 @@ from kinmqtt_akka_like_cluster.pure.messages import (
     Witnessed,
 )
 from kinmqtt_spi.services.cluster import MAX_OTHER_NODES, Member, MemberState
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 
 JOINING, UP, LEAVING = MemberState.JOINING, MemberState.UP, MemberState.LEAVING
 EXITING, DOWN, REMOVED = MemberState.EXITING, MemberState.DOWN, MemberState.REMOVED
@@ -62,8 +73,9 @@ class Alone:
         own: int = 1,
         strategy: Strategy = Strategy.KEEP_MAJORITY,
         detector: DetectorSettings = DetectorSettings(),  # noqa: B008
+        **more: Any,
     ) -> None:
-        settings = CoordinatorSettings(seeds=SEEDS, digest=b"settings", strategy=strategy, detector=detector)
+        settings = CoordinatorSettings(seeds=SEEDS, digest=b"settings", strategy=strategy, detector=detector, **more)
         self.coordinator = Coordinator(info(own), settings, first)
         self.now = 100.0
 
@@ -187,6 +199,31 @@ def test_a_new_cluster_goes_on_with_the_arbiters_terms() -> None:
 
     assert isinstance(welcome, Welcome)
     assert welcome.gossip.state.term == 7
+
+
+def test_with_an_arbiter_the_first_seed_asks_it() -> None:
+    """It asks again and again until it hears that it may; after a refusal the seeds get 5 s again."""
+    alone = Alone(asks_to_form=True)
+
+    assert of(alone.ticks(5.0), AskToForm) == []
+    assert len(of(alone.ticks(2.5), AskToForm)) == 3
+    alone.coordinator.may_form(None)
+    assert of(alone.ticks(5.0), AskToForm) == []
+    assert len(of(alone.ticks(1.0), AskToForm)) == 1
+
+    assert of(alone.coordinator.may_form(3), Joined) == [Joined()]
+    assert alone.coordinator.may_form(None) == alone.coordinator.may_form(3) == []
+
+
+def test_a_late_answer_of_the_arbiter_forms_no_second_cluster() -> None:
+    """Who was welcomed meanwhile stays in the cluster that it has entered."""
+    alone = Alone(asks_to_form=True)
+    alone.ticks(6.0)
+    alone.receives(2, Welcome(Gossip(cluster(record(1, JOINING), record(2)), frozenset())))
+
+    assert alone.coordinator.may_form(3) == []
+
+    assert set(alone.states) == {1, 2}
 
 
 @pytest.mark.parametrize("own", [2, 3, 4])
@@ -318,7 +355,7 @@ def test_a_newcomer_is_welcome() -> None:
     ("request_", "sender", "reason"),
     [
         (join(4, b"other"), 4, "digest 6f74686572, here 73657474696e6773"),
-        (join(4, lowest=2, highest=3), 4, "speaks the versions 2 to 3 of the protocol, this cluster 1"),
+        (join(4, lowest=2, highest=3), 4, "speaks the versions 2 to 3 of the protocol, this cluster 1 to 1"),
         (join(4), 5, "connection is that of the uid 0000000000000005"),
         (join(4, node=info(4, "n1")), 4, r"name or the address of n1 \(0000000000000001\) .* which is alive"),
     ],
@@ -333,6 +370,16 @@ def test_a_newcomer_that_does_not_fit_is_refused(request_: Join, sender: int, re
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(refused.reason)
     assert 4 not in alone.states
+
+
+def test_a_newcomer_of_the_release_before_is_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that speaks one version more lets in who speaks only the older one."""
+    monkeypatch.setattr(joining, "HIGHEST_VERSION", 2)
+    alone = three()
+
+    [welcome] = told(alone.receives(4, join(4, lowest=1, highest=1)), 4)
+
+    assert isinstance(welcome, Welcome)
 
 
 def test_a_full_cluster_refuses_newcomers() -> None:
@@ -535,6 +582,31 @@ def test_gossip_of_too_many_members_is_malformed() -> None:
     assert alone.states == {1: UP, 2: UP, 3: UP}
 
 
+def test_a_term_that_is_far_ahead_is_malformed() -> None:
+    """A member with a wrong term can't take all later terms from the others: they keep theirs."""
+    alone = three()
+    state = cluster(record(1), record(2), record(3))
+
+    with pytest.raises(MalformedControl, match=f"has the term {MAX_TERM}, more than 1048576 ahead of 0"):
+        alone.receives(2, FullGossip(Gossip(evolve(state, term=MAX_TERM), frozenset())))
+    [answer] = told(alone.receives(3, FullGossip(Gossip(evolve(state, term=MOST_TERMS_AHEAD), frozenset()))), 3)
+
+    assert isinstance(answer, Status)
+
+
+def test_a_welcome_with_a_term_far_ahead_of_the_arbiter_is_malformed() -> None:
+    """A newcomer measures it by what the arbiter has said: that is no new cluster's 0."""
+    state = cluster(record(1, JOINING), record(2))
+    alone = Alone()
+    alone.coordinator.set_founding_term(7)
+
+    with pytest.raises(MalformedControl, match="WELCOME has the term"):
+        alone.receives(2, Welcome(Gossip(evolve(state, term=8 + MOST_TERMS_AHEAD), frozenset())))
+    effects = alone.receives(2, Welcome(Gossip(evolve(state, term=7 + MOST_TERMS_AHEAD), frozenset())))
+
+    assert of(effects, Joined) == [Joined()]
+
+
 # Failure detection
 
 
@@ -602,6 +674,68 @@ def test_a_witness_that_gets_no_answer_says_so() -> None:
 
     assert Witnessed(3, False) not in told(alone.ticks(1.75), 2)
     assert Witnessed(3, False) in told(alone.ticks(0.5), 2)
+
+
+def observed(alone: Alone, uid: int) -> tuple[int, ...]:
+    """The members that can't reach a member."""
+    return next(view.unreachable_by for view in alone.coordinator.members if view.info.uid == uid)
+
+
+def test_a_member_with_three_malformed_messages_in_a_minute_is_unreachable() -> None:
+    """It answers heartbeats, and is of no use all the same; the strategy decides, as with a silent one."""
+    alone = three()
+    alone.ticks(2.0, answering=[2, 3])
+
+    effects: list[Effect] = []
+    for _ in range(3):
+        assert observed(alone, 3) == ()
+        effects += alone.coordinator.malformed(3, alone.now)
+        alone.now += TICK_S
+
+    assert changed(effects) == [(3, UP, False)]
+    assert observed(alone, 3) == (1,)
+    [downing] = of(alone.ticks(16.0, answering=[2, 3]), Downing)
+    assert (downing.decision, downing.uids) == (Decision.DOWN_UNREACHABLE, (3,))
+
+
+def test_malformed_messages_that_are_far_apart_do_not_add_up() -> None:
+    """Three in more than a minute are none too many; a process that is no member is not counted."""
+    alone = three()
+    for _ in range(4):
+        alone.coordinator.malformed(3, alone.now)
+        alone.coordinator.malformed(9, alone.now)
+        alone.ticks(31.0, answering=[2, 3])
+
+    assert observed(alone, 3) == ()
+    assert alone.states == {1: UP, 2: UP, 3: UP}
+
+
+def test_a_member_is_reachable_again_a_minute_after_its_last_malformed_message() -> None:
+    """Its answers to heartbeats do not count before; after that it is not marked by an old count."""
+    alone = a_member(record(1), record(2), record(3), strategy=Strategy.ARBITER)
+    alone.ticks(2.0, answering=[2, 3])
+    for _ in range(3):
+        alone.coordinator.malformed(3, alone.now)
+
+    alone.ticks(59.0, answering=[2, 3])
+    before = observed(alone, 3)
+    effects = alone.ticks(2.0, answering=[2, 3])
+    alone.coordinator.malformed(3, alone.now)
+
+    assert (before, observed(alone, 3)) == ((1,), ())
+    assert changed(effects) == [(3, UP, True)]
+
+
+def test_a_silent_member_stays_unreachable_when_its_malformed_messages_are_old() -> None:
+    """There are two reasons, and one of them has gone."""
+    alone = a_member(record(1), record(2), record(3), strategy=Strategy.ARBITER)
+    alone.ticks(10.0, answering=[2, 3])
+    for _ in range(3):
+        alone.coordinator.malformed(3, alone.now)
+
+    alone.ticks(70.0, answering=[2])
+
+    assert observed(alone, 3) == (1,)
 
 
 # Downing
@@ -712,6 +846,18 @@ def test_without_the_arbiter_a_side_ends() -> None:
 
     effects = alone.coordinator.arbiter_decided(False, alone.now, asked[-1])
 
+    assert isinstance(effects[-1], Downed)
+
+
+@pytest.mark.parametrize("marked", [(1, 2, 3), (1, 2)])
+def test_who_is_down_says_nothing_of_others(marked: Sequence[int]) -> None:
+    """A process that is marked DOWN reports no member DOWN: the core would give its sessions to others."""
+    alone = three()
+    states = (record(uid, DOWN if uid in marked else UP) for uid in (1, 2, 3))
+
+    effects = alone.receives(3, FullGossip(Gossip(cluster(*states), frozenset())))
+
+    assert changed(effects) == []
     assert isinstance(effects[-1], Downed)
 
 

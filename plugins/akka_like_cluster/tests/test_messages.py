@@ -24,7 +24,6 @@ from kinmqtt_akka_like_cluster.pure.messages import (
     HEADER_BYTES,
     MOST_BODY_BYTES,
     MOST_REASON_BYTES,
-    VERSION,
     FrameCutter,
     FullGossip,
     Heartbeat,
@@ -42,6 +41,7 @@ from kinmqtt_akka_like_cluster.pure.messages import (
     decode,
     encode,
 )
+from kinmqtt_akka_like_cluster.pure.versions import HIGHEST_VERSION
 from kinmqtt_spi.services.cluster import MemberState
 from kinmqtt_spi.values import NodeIdentity
 
@@ -92,7 +92,7 @@ def test_any_bytes_are_malformed_or_a_message(number: int, body: bytes) -> None:
     except MalformedControl:
         return
 
-    assert encode(message) == frame(number, body) or (isinstance(message, Join) and message.highest > VERSION)
+    assert encode(message) == frame(number, body) or (isinstance(message, Join) and message.highest > HIGHEST_VERSION)
 
 
 @given(message=MESSAGES, place=st.integers(0, 10_000), value=st.integers(0, 255))
@@ -108,7 +108,7 @@ def test_a_changed_byte_is_malformed_or_another_message(message: Message, place:
         return
 
     assert encode(changed) == frame(whole[4], bytes(body)) or (
-        isinstance(changed, Join) and changed.highest > VERSION
+        isinstance(changed, Join) and changed.highest > HIGHEST_VERSION
     )
 
 
@@ -179,10 +179,10 @@ def test_an_oversized_message_is_refused_by_its_header(number: int, size: int, p
 
 def test_a_newer_process_may_say_more_when_it_joins() -> None:
     """Bytes behind a JOIN are ignored if its highest version is above this one's, and malformed otherwise."""
-    newer = encode(Join(info(1), b"x", VERSION, VERSION + 1))[HEADER_BYTES:]
-    same = encode(Join(info(1), b"x", VERSION, VERSION))[HEADER_BYTES:]
+    newer = encode(Join(info(1), b"x", HIGHEST_VERSION, HIGHEST_VERSION + 1))[HEADER_BYTES:]
+    same = encode(Join(info(1), b"x", HIGHEST_VERSION, HIGHEST_VERSION))[HEADER_BYTES:]
 
-    assert decode(5, newer + b"more") == Join(info(1), b"x", VERSION, VERSION + 1)
+    assert decode(5, newer + b"more") == Join(info(1), b"x", HIGHEST_VERSION, HIGHEST_VERSION + 1)
     with pytest.raises(MalformedControl, match="4 bytes too long"):
         decode(5, same + b"more")
 

@@ -260,3 +260,25 @@ def test_what_is_each_brokers_own_is_not_in_the_digest(votes: bool, link_bytes: 
     own = settings_of(listen="127.0.0.1:2", votes=votes, link_bytes=link_bytes, stable_after_s=7)
 
     assert agreement_digest(own) == agreement_digest(settings_of(stable_after_s=7.0))
+
+
+GREEN = {"cluster": "green", "downing": "static_quorum", "quorum": 3, "stable_after_s": 7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares_stores", "digest"),
+    [
+        ({}, True, "87677115a33e48f5bc23b39a19cff821661adc5173aa9bc64e3683a570449294"),
+        (
+            {"cluster": "green", "downing": "static_quorum", "quorum": 3, "stable_after_s": 7},
+            True,
+            "1105d9c8c3b7648dd102331dc34dbb461b4567c941d90eba42a4cbddd9cd3b6f",
+        ),
+        ({}, False, "5270181d8eaa2712749cab5e4aacf00258677bf824c38a30b0fb62640ed5f789"),
+    ],
+)
+def test_the_digest_is_that_of_older_releases(changes: dict[str, Any], shares_stores: bool, digest: str) -> None:
+    """Brokers of two releases with equal settings let each other in: a release may not change these values."""
+    found = agreement_digest(settings_of(**changes), shares_stores=shares_stores)
+
+    assert found.hex() == digest

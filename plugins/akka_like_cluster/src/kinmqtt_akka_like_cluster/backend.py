@@ -10,12 +10,14 @@ from typing import Any, Final
 from attrs import evolve
 
 from kinmqtt_akka_like_cluster.bulk_links import BulkLinks
+from kinmqtt_akka_like_cluster.client_register import ClientRegister
 from kinmqtt_akka_like_cluster.membership_driver import MembershipDriver, node_address
 from kinmqtt_akka_like_cluster.net.established import Established
 from kinmqtt_akka_like_cluster.net.hello import ConnectionKind, PeerInfo
 from kinmqtt_akka_like_cluster.net.seeds import Seeds, StaticSeeds, make_seeds
 from kinmqtt_akka_like_cluster.net.tls import Tls, load_tls
 from kinmqtt_akka_like_cluster.net.transport import Network, NetworkConfig
+from kinmqtt_akka_like_cluster.noted_members import NotedMembers
 from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator, CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
 from kinmqtt_akka_like_cluster.pure.downing import Strategy
@@ -26,7 +28,8 @@ from kinmqtt_akka_like_cluster.settings import SECTION, AkkaSettings, agreement_
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.mesh.backend import MeshBackend
 from kinmqtt_spi.mesh.link import LinkLimits
-from kinmqtt_spi.services.cluster import GONE, ClusterArbiter, ClusterListener, Guarantee, Member
+from kinmqtt_spi.services.cluster import GONE, ClusterListener, Guarantee, Located, Member, MemberState
+from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
@@ -35,9 +38,12 @@ EXIT_LIMIT_S: Final = 3.0
 
 
 class AkkaBackend(MeshBackend):
-    """Members by gossip, messages over direct connections. Sessions are in stores that all brokers share."""
+    """Members by gossip, messages over direct connections.
 
-    needs_shared_stores = True
+    Sessions are in stores that all brokers share, or each broker has stores of its own, and sessions move.
+    """
+
+    with_shared_stores = Guarantee.SINGLE_OWNER
 
     def __init__(self, context: Context, settings: AkkaSettings) -> None:
         super().__init__(
@@ -53,10 +59,18 @@ class AkkaBackend(MeshBackend):
         self._network: Network | None = None
         self._driver: MembershipDriver | None = None
         self._bulk: BulkLinks | None = None
+        self._register: ClientRegister | None = None
+        """Knows the owners of client ids; ``None`` where all brokers share their stores."""
         self._addresses: dict[NodeIdentity, str] = {}
         """Where members are dialled."""
+        self._states: dict[NodeIdentity, MemberState] = {}
+        """The states of the members that are not gone."""
+        self._left_out: dict[NodeIdentity, Member] = {}
+        """The members that the core takes only when others have gone; first the one that has waited longest."""
         self._listener: ClusterListener | None = None
         self._arbiter: ClusterArbiter | None = None
+        self._noted: NotedMembers | None = None
+        """What the arbiter knows of members; ``None`` before the start."""
         self._joined: asyncio.Event = asyncio.Event()
         self._left: asyncio.Event = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +98,8 @@ class AkkaBackend(MeshBackend):
         self.strategy = self._strategy(listener.arbiter)
         settings = evolve(self._settings, downing=self.strategy.value)
         self._listener, self._arbiter = listener, listener.arbiter
+        if not listener.shares_stores:
+            self._begin_register(node, listener)
         assert settings.cookie_file is not None  # `validated` has looked.
         cookie = await asyncio.to_thread(read_cookie, settings.cookie_file)
         tls = None if settings.tls is None else await asyncio.to_thread(load_tls, settings.tls)
@@ -92,12 +108,14 @@ class AkkaBackend(MeshBackend):
         own = PeerInfo(node.name, node.uid, address, settings.votes)
         self._network = network = Network(config, own, self._context.log, self._context.clock)
         self._bulk = BulkLinks(network, self, node, self._context.log)
+        self._noted = NotedMembers(self._arbiter, address, node.uid, self._context.clock, self._context.log)
         info = NodeInfo(node, node_address(address), settings.votes)
         coordinator = Coordinator(info, self._coordinator_settings(settings), Random().choice)
         self._driver = MembershipDriver(
             coordinator,
             network,
             self._seeds(address),
+            self._noted,
             self,
             self._context.clock,
             self._context.log,
@@ -113,6 +131,14 @@ class AkkaBackend(MeshBackend):
             self._link_to(member)
         await settled(started)
 
+    def _begin_register(self, node: NodeIdentity, listener: ClusterListener) -> None:
+        context, begins_anew = self._context, self._settings.unreachable_owner == "clean"
+        self._register = ClientRegister(node, self, listener, context.clock, context.log, begins_anew)
+        context.log.warn(
+            "each broker has stores of its own: a dead broker's sessions wait for its return, and after a split a "
+            "client may have two for a while; redis_session gives all brokers one store"
+        )
+
     def _strategy(self, arbiter: ClusterArbiter | None) -> Strategy:
         chosen = self._settings.downing
         if chosen == "auto":
@@ -127,7 +153,8 @@ class AkkaBackend(MeshBackend):
         stable_after_s = settings.stable_after_s
         return CoordinatorSettings(
             seeds=(),
-            digest=agreement_digest(settings),
+            asks_to_form=self._arbiter is not None,
+            digest=agreement_digest(settings, shares_stores=self._register is None),
             detector=DetectorSettings(
                 heartbeat_s=settings.heartbeat_s, pause_s=settings.pause_s, threshold=settings.threshold
             ),
@@ -158,7 +185,10 @@ class AkkaBackend(MeshBackend):
         if self._driver is None or self._driver.coordinator.has_ended:
             return
         self._membership(lambda coordinator: coordinator.leave())
-        await settled(super().leave(deadline_s))
+        until = self.now() + deadline_s
+        if self._register is not None:
+            await self._register.hand_all_over(deadline_s)
+        await settled(super().leave(max(0.0, until - self.now())))
         self._membership(lambda coordinator: coordinator.drained())
         try:
             await asyncio.wait_for(self._left.wait(), EXIT_LIMIT_S)
@@ -172,10 +202,16 @@ class AkkaBackend(MeshBackend):
             task.cancel()
         driver, bulk, network = self._driver, self._bulk, self._network
         self._driver = self._bulk = self._network = None
+        register, self._register = self._register, None
+        if register is not None:
+            register.stop()
         if driver is not None:
             driver.stop()
         if bulk is not None:
             bulk.close()
+        noted, self._noted = self._noted, None
+        if noted is not None:
+            await noted.end()
         if network is not None:
             await network.close()
 
@@ -184,6 +220,31 @@ class AkkaBackend(MeshBackend):
         if previous_owner is not None:
             self.takeovers += 1
         return super().claim(client_id, epoch, previous_owner)
+
+    def locate(self, client_id: str) -> Maybe[Located | None]:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        return None if self._register is None else self._register.locate(client_id)
+
+    def end_claim(self, client_id: str) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        if self._register is not None:
+            self._register.end_claim(client_id)
+
+    def register(self, client_id: str, epoch: int) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        if self._register is not None:
+            self._register.register(client_id, epoch)
+
+    def release(self, client_id: str, epoch: int) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        if self._register is not None:
+            self._register.release(client_id, epoch)
+
+    def backend_asked(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
+        """Answer a question about owners of client ids."""
+        if self._register is None:
+            return super().backend_asked(origin, data)
+        return self._register.asked(origin, data)
 
     # What the coordinator decides
 
@@ -201,9 +262,21 @@ class AkkaBackend(MeshBackend):
         try:
             self.member(member)
         except ServiceUnavailable as error:
-            self._context.log.error("node {node} is left out: {error}", node=node.name, error=error)
+            if node not in self._left_out:
+                self._context.log.error("node {node} is left out: {error}", node=node.name, error=error)
+            self._left_out[node] = member
             return
+        self._left_out.pop(node, None)
         self._link_to(member)
+        if member.state in GONE:
+            self._states.pop(node, None)
+        else:
+            self._states[node] = member.state
+        if self._register is not None:
+            self._register.members_changed(self._states.items())
+        if member.state in GONE and self._left_out:
+            waiting = next(iter(self._left_out))
+            self.member_changed(self._left_out[waiting], self._addresses[waiting])
 
     def _link_to(self, member: Member) -> None:
         bulk, node = self._bulk, member.node
@@ -245,6 +318,12 @@ class AkkaBackend(MeshBackend):
         task.add_done_callback(self._tasks.discard)
 
     # Connections
+
+    def malformed_on(self, node: NodeIdentity | None, error: Exception) -> None:
+        """See :class:`~kinmqtt_spi.mesh.connection.ConnectionOwner`."""
+        super().malformed_on(node, error)
+        if node is not None and self._driver is not None:
+            self._driver.malformed(node.uid)
 
     def _accepted(self, connection: Established) -> None:
         driver, bulk = self._driver, self._bulk

@@ -7,11 +7,11 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from kinmqtt_akka_like_cluster.net.addresses import MAX_UNIX_PATH_BYTES
+from kinmqtt_akka_like_cluster.net.unix_sockets import BoundUnixSocket
 from kinmqtt_spi.errors import AssemblyError, SpiError
 from kinmqtt_spi.services.plugin import Log
 
@@ -34,6 +34,7 @@ class ControlSocket:
         self._answers = answers
         self._log = log
         self._server: asyncio.Server | None = None
+        self._bound: BoundUnixSocket | None = None
         self._clients = 0
 
     async def open(self) -> None:
@@ -42,8 +43,9 @@ class ControlSocket:
             if len(os.fsencode(self.path)) > MAX_UNIX_PATH_BYTES:
                 raise OSError(f"the path of a Unix socket has at most {MAX_UNIX_PATH_BYTES} bytes")
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._bound = BoundUnixSocket(os.fspath(self.path))
             self._server = await asyncio.start_unix_server(
-                self._serve, sock=_bound(self.path), limit=MAX_REQUEST_BYTES
+                self._serve, sock=self._bound.socket, limit=MAX_REQUEST_BYTES
             )
         except OSError as error:
             raise AssemblyError(
@@ -51,12 +53,11 @@ class ControlSocket:
             ) from error
 
     async def close(self) -> None:
-        """Listen no more, and remove the socket."""
-        if self._server is not None:
+        """Listen no more, and remove the socket, unless another process has replaced it."""
+        if self._server is not None and self._bound is not None:
+            self._bound.remove()
             self._server.close()
             self._server = None
-            with suppress(OSError):
-                self.path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients += 1
@@ -86,37 +87,6 @@ class ControlSocket:
         except Exception as error:
             self._log.error("the control socket could not answer: {error!r}", error=error)
             return {"error": f"the broker failed: {type(error).__name__}"}
-
-
-def _bound(path: Path) -> socket.socket:
-    """Return a bound socket. A socket of a process that is gone is replaced."""
-    if path.is_socket():
-        _remove_stale(path)
-    elif path.exists():
-        raise OSError("the file exists, and is no socket")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        before = os.umask(0o177)
-        try:
-            made.bind(os.fspath(path))
-        finally:
-            os.umask(before)
-        made.setblocking(False)
-        return made
-    except BaseException:
-        made.close()
-        raise
-
-
-def _remove_stale(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        else:
-            raise OSError("another broker uses it")
 
 
 def ask(path: Path, request: Mapping[str, Any], limit_s: float) -> Any:

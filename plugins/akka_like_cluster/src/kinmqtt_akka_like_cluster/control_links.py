@@ -27,14 +27,18 @@ class ControlLinks:
     same connection. So what one direction of the network loses is noticed in that direction.
     """
 
-    def __init__(self, network: Network, log: Log, received: Received, lost: Lost) -> None:
-        """``lost`` gets the uid of the process at the other end of each connection that has ended."""
+    def __init__(self, network: Network, log: Log, received: Received, lost: Lost, distrust: Lost) -> None:
+        """``lost`` gets the uid of the process at the other end of each connection that has ended.
+
+        ``distrust`` gets it for each malformed message.
+        """
         self.malformed = 0
         """How often a connection was closed because of malformed input."""
         self._network = network
         self._log = log
         self._received = received
         self._lost = lost
+        self._distrust = distrust
         self._members: dict[int, Keeper] = {}
         self._seeds: dict[str, Keeper] = {}
         self._early: dict[str, list[Message]] = {}
@@ -128,6 +132,7 @@ class ControlLinks:
                 text = "the control connection with {peer} is closed: {error}"
                 self._log.warn(text, peer=connection.peer.name, error=error)
                 connection.abort(str(error))
+                self._distrust(connection.peer.uid)
 
         connection.on_data = take
         connection.on_lost = partial(self._lost, connection.peer.uid)

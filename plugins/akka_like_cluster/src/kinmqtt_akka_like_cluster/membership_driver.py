@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from kinmqtt_akka_like_cluster.control_links import ControlLinks
+from kinmqtt_akka_like_cluster.member_log import MemberLog
 from kinmqtt_akka_like_cluster.net.addresses import UNIX_PREFIX, Endpoint
 from kinmqtt_akka_like_cluster.net.established import Established
 from kinmqtt_akka_like_cluster.net.seeds import Seeds
 from kinmqtt_akka_like_cluster.net.transport import Network
+from kinmqtt_akka_like_cluster.noted_members import NotedMembers
 from kinmqtt_akka_like_cluster.pure.coordinator import Coordinator
 from kinmqtt_akka_like_cluster.pure.effects import (
     AskArbiter,
+    AskToForm,
     Downed,
     Downing,
     Effect,
@@ -72,14 +75,16 @@ class MembershipDriver:
         coordinator: Coordinator,
         network: Network,
         seeds: Seeds,
+        noted: NotedMembers,
         owner: MembershipOwner,
         clock: Clock,
         log: Log,
         tick_s: float,
     ) -> None:
         self.coordinator = coordinator
-        self.links = ControlLinks(network, log, self._received, self._lost)
+        self.links = ControlLinks(network, log, self._received, self._lost, self.malformed)
         self._seeds = seeds
+        self._noted = noted
         self._owner = owner
         self._clock = clock
         self._log = log
@@ -89,7 +94,9 @@ class MembershipDriver:
         self._is_member = False
         self._found_seeds: list[NodeAddress] = []
         self._more_seeds: list[NodeAddress] = []
-        self._names: dict[int, str] = {}
+        self._member_log = MemberLog(coordinator.own.node, log)
+        self._down_reasons: dict[int, str] = {}
+        """Why this broker has marked members DOWN, by uid; of the effects that are carried out now."""
 
     def start(self) -> None:
         """Begin to join. It needs a running event loop."""
@@ -106,6 +113,11 @@ class MembershipDriver:
 
     def apply(self, effects: Iterable[Effect]) -> None:
         """Carry effects out, in their order. One that fails by a defect does not take the others with it."""
+        effects = tuple(effects)
+        # A member's change comes before the reason for it.
+        self._down_reasons = {
+            uid: effect.reason for effect in effects if isinstance(effect, Downing) for uid in effect.uids
+        }
         for effect in effects:
             try:
                 self._apply(effect)
@@ -115,6 +127,14 @@ class MembershipDriver:
     def arbiter_decided(self, granted: bool, question: AskArbiter) -> None:
         """Report the arbiter's answer to a question."""
         self.apply(self.coordinator.arbiter_decided(granted, self._clock.monotonic(), question))
+
+    def malformed(self, uid: int) -> None:
+        """Report a malformed message of a process."""
+        self.apply(self.coordinator.malformed(uid, self._clock.monotonic()))
+
+    def may_form(self, term: int | None) -> None:
+        """Report with which term this process may form a cluster; ``None``: it may not."""
+        self.apply(self.coordinator.may_form(term))
 
     def join_by(self, seed: NodeAddress) -> None:
         """Ask one more seed, also when the others are looked up again."""
@@ -131,8 +151,11 @@ class MembershipDriver:
                 self._changed(member)
             case AskArbiter():
                 self._owner.ask_arbiter(effect)
+            case AskToForm():
+                self._noted.ask_to_form(self.may_form)
             case Joined():
                 self._is_member = True
+                self._noted.begin()
                 self.links.forget_seeds()
                 self._owner.joined()
             case Downed(reason):
@@ -140,29 +163,33 @@ class MembershipDriver:
                 self._owner.expelled(reason)
             case LeaveCompleted():
                 self._owner.left()
-            case Downing() | JoinRefused() | WaitingForSeeds():
+            case JoinRefused() | WaitingForSeeds():
                 self._report(effect)
 
     def _changed(self, member: Member) -> None:
         uid = member.node.uid
+        self._member_log.changed(member, self._down_reasons.get(uid), self._unreachable_by(member))
         info = self.coordinator.info(uid)
         if info is None:
             self.links.drop(uid)
-            self._names.pop(uid, None)
             self._owner.member_changed(member, "")
             return
         address = endpoint_of(info.address)
-        self._names[uid] = info.node.name
         if uid != self.coordinator.own.uid:
             # Also to one that is DOWN: it is to learn so.
             self.links.keep(uid, info.node.name, address)
         self._owner.member_changed(member, address)
 
-    def _report(self, effect: Downing | JoinRefused | WaitingForSeeds) -> None:
+    def _unreachable_by(self, member: Member) -> list[str]:
+        """Return the names of the members that can't reach one."""
+        if member.reachable:
+            return []
+        views = {view.info.uid: view for view in self.coordinator.members}
+        view = views.get(member.node.uid)
+        return [] if view is None else [views[uid].info.node.name for uid in view.unreachable_by if uid in views]
+
+    def _report(self, effect: JoinRefused | WaitingForSeeds) -> None:
         match effect:
-            case Downing(_, uids, reason):
-                names = ", ".join(f"{self._names.get(uid, 'unknown')} ({uid:016x})" for uid in uids)
-                self._log.warn("marked DOWN: {names}: {reason}", names=names, reason=reason)
             case JoinRefused(reason):
                 self._log.error("the cluster refuses this broker: {reason}; it asks again", reason=reason)
             case WaitingForSeeds(seeds, waited_s, not_yet):
@@ -190,6 +217,7 @@ class MembershipDriver:
     async def _look_up(self) -> None:
         """Look up the seeds again and again, until this process is a member."""
         while not self._is_member:
-            self._found_seeds = [node_address(each) for each in await self._seeds.addresses()]
+            addresses = (*await self._seeds.addresses(), *await self._noted.others())
+            self._found_seeds = [node_address(each) for each in addresses]
             self.apply(self.coordinator.replace_seeds([*self._found_seeds, *self._more_seeds]))
             await asyncio.sleep(SEEDS_EVERY_S)

@@ -203,6 +203,11 @@ class AkkaSettings:
     quorum: int | None = setting(
         None, help="for static_quorum: how many brokers may go on", minimum=1, validator=_check_quorum
     )
+    unreachable_owner: Literal["refuse", "clean"] = setting(
+        "refuse",
+        help="without shared stores, what a client gets whose session is on a broker that can't be reached: 0x88, "
+        "or a new session",
+    )
     link_bytes: int = setting(
         64 << 20, help="bytes that may wait for one broker", unit="bytes", minimum=MAX_FRAME_ROOM_BYTES
     )
@@ -261,8 +266,8 @@ def read_cookie(path: Path) -> bytes:
     return cookie
 
 
-def agreement_digest(settings: AkkaSettings) -> bytes:
-    """Return the SHA-256 of the settings that must agree on all brokers of a cluster."""
+def agreement_digest(settings: AkkaSettings, *, shares_stores: bool = True) -> bytes:
+    """Return the SHA-256 of what must agree on all brokers of a cluster: settings, and whether they share stores."""
     stable_after_s = settings.stable_after_s
     agreed = [
         settings.cluster,
@@ -270,5 +275,6 @@ def agreement_digest(settings: AkkaSettings) -> bytes:
         settings.quorum,
         # TOML's 7 and 7.0 mean the same.
         stable_after_s if isinstance(stable_after_s, str) else float(stable_after_s),
+        *(() if shares_stores else ("own stores",)),
     ]
     return sha256(json.dumps(agreed).encode()).digest()

@@ -21,9 +21,10 @@ from attrs import evolve
 from kinmqtt_akka_like_cluster.net.framing import Frame, FrameDecoder, encode
 from kinmqtt_akka_like_cluster.net.hello import NONCE_BYTES, ConnectionKind, Hello, PeerInfo, unpack_versions
 from kinmqtt_akka_like_cluster.net.refusal import HandshakeRefused, Refusal
+from kinmqtt_akka_like_cluster.pure.versions import HIGHEST_VERSION, LOWEST_VERSION
 from kinmqtt_spi.mesh.frames import MalformedFrame
 
-VERSIONS: Final = (1, 1)
+VERSIONS: Final = (LOWEST_VERSION, HIGHEST_VERSION)
 """The lowest and the highest version of the protocol between brokers that this release speaks."""
 HANDSHAKE_FRAME_BYTES: Final = 1024
 """The limit of a frame of the handshake, header included: noise is detected before much of it is buffered."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import stat
-from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
 from kinmqtt_akka_like_cluster.net.addresses import Endpoint
+from kinmqtt_akka_like_cluster.net.unix_sockets import BoundUnixSocket
 from kinmqtt_akka_like_cluster.settings import SECTION
 from kinmqtt_spi.errors import AssemblyError
 
@@ -20,10 +18,11 @@ BACKLOG: Final = 128
 class ListeningSockets:
     """The sockets of one endpoint: several for a name with several addresses."""
 
-    def __init__(self, endpoint: Endpoint, sockets: list[socket.socket]) -> None:
+    def __init__(self, endpoint: Endpoint, sockets: list[socket.socket], unix: BoundUnixSocket | None = None) -> None:
+        """``unix``: the only socket, if it is a Unix socket."""
         self.sockets = sockets
         self._endpoint = endpoint
-        self._inode = _inode(endpoint.path) if endpoint.is_unix else None
+        self._unix = unix
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -34,9 +33,8 @@ class ListeningSockets:
 
     def close(self) -> None:
         """Close the sockets, and remove the file of a Unix socket unless another process has replaced it."""
-        if self._inode is not None and self._inode == _inode(self._endpoint.path):
-            with suppress(OSError):
-                os.unlink(self._endpoint.path)
+        if self._unix is not None:
+            self._unix.remove()
         for each in self.sockets:
             each.close()
 
@@ -50,12 +48,14 @@ async def listen_on(endpoint: Endpoint, *, local_only: bool) -> ListeningSockets
     sockets: list[socket.socket] = []
     try:
         if endpoint.is_unix:
-            sockets.append(_bound_unix(endpoint.path))
-        else:
-            for family, address in await _resolved(endpoint):
-                if local_only and not ip_address(address[0]).is_loopback:
-                    raise OSError(f"{address[0]} is no loopback address, and [{SECTION}.tls] is missing")
-                sockets.append(_bound(family, address))
+            unix = BoundUnixSocket(endpoint.path)
+            sockets.append(unix.socket)
+            unix.socket.listen(BACKLOG)
+            return ListeningSockets(endpoint, sockets, unix)
+        for family, address in await _resolved(endpoint):
+            if local_only and not ip_address(address[0]).is_loopback:
+                raise OSError(f"{address[0]} is no loopback address, and [{SECTION}.tls] is missing")
+            sockets.append(_bound(family, address))
     except OSError as error:
         for each in sockets:
             each.close()
@@ -84,45 +84,3 @@ def _bound(family: int, address: tuple[str, int]) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def _bound_unix(path: str) -> socket.socket:
-    _remove_stale(path)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.setblocking(False)
-        made.bind(path)
-        # Before anybody can connect: only this user's brokers may.
-        os.chmod(path, 0o600)
-        made.listen(BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket on which no process listens. Raises ``OSError`` if there is anything else."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError("the file exists, and is no socket; remove it, or choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            pass  # Its queue is full, so somebody listens.
-    raise OSError("another process listens there")
-
-
-def _inode(path: str) -> int | None:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return None

@@ -13,7 +13,8 @@ from typing import Final
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy
 from kinmqtt_akka_like_cluster.pure.effects import AskArbiter
 from kinmqtt_akka_like_cluster.pure.membership import Membership
-from kinmqtt_spi.services.cluster import MAX_TERM, MemberState
+from kinmqtt_spi.services.cluster import MemberState
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 
 FRESH_S: Final = 5.0
 """For how long an answer is acted upon; later the arbiter is asked again."""

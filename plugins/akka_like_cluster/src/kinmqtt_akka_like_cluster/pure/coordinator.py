@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.effects import (
     AskArbiter,
+    AskToForm,
     Downed,
     Effect,
     Joined,
@@ -19,7 +20,7 @@ from kinmqtt_akka_like_cluster.pure.effects import (
     Send,
 )
 from kinmqtt_akka_like_cluster.pure.gossip import Gossip, NodeAddress, NodeInfo, Record
-from kinmqtt_akka_like_cluster.pure.gossiping import Choose
+from kinmqtt_akka_like_cluster.pure.gossiping import Choose, check_term
 from kinmqtt_akka_like_cluster.pure.joining import Joining
 from kinmqtt_akka_like_cluster.pure.membership import Membership, MemberView
 from kinmqtt_akka_like_cluster.pure.messages import (
@@ -77,13 +78,16 @@ class Coordinator:
         self._joining.postpone(lost_s)
         effects: list[Effect] = [*self._joining.tick(now)]
         if self._joining.may_form(now):
-            self._become_member(Membership.formed_by(self.own, self._founding_term))
+            if not self.settings.asks_to_form:
+                self._form()
+            elif self._joining.asks_to_form(now):
+                effects.append(AskToForm())
         return self._finish(effects)
 
     def received(self, from_uid: int, message: Message, now: float) -> list[Effect]:
         """Take a message from the process that the connection was verified to be with, member or not.
 
-        Raises :class:`~.wire.MalformedControl` for gossip of too many members.
+        Raises :class:`~.wire.MalformedControl` for gossip of too many members, or of a term that is far ahead.
         """
         if self._has_ended:
             return []
@@ -97,18 +101,37 @@ class Coordinator:
             self._participant.connection_lost(uid)
         return []
 
+    def malformed(self, uid: int, now: float) -> list[Effect]:
+        """Note that a process has sent a malformed message, on a connection of either kind, which was closed."""
+        if self._participant is None or self._has_ended:
+            return []
+        self._participant.malformed(uid, now)
+        return self._finish([])
+
     def replace_seeds(self, seeds: Sequence[NodeAddress]) -> list[Effect]:
         """Use other seeds from now on: they were looked up again."""
         self._joining.replace_seeds(seeds)
         return []
 
     def set_founding_term(self, term: int) -> list[Effect]:
-        """Set the last term that the arbiter of splits has decided, in case that this process forms a cluster.
+        """Set the last term that the arbiter of splits has decided.
 
-        Without it a new cluster would ask for old terms, and lose each split. Members know their cluster's own.
+        Without it a cluster that this process forms would ask for old terms, and lose each split. A cluster that lets
+        it in may not be far ahead of it.
         """
         self._founding_term = term
         return []
+
+    def may_form(self, term: int | None) -> list[Effect]:
+        """Take the answer to :class:`~.effects.AskToForm`: form a cluster with a term, or with ``None`` ask on."""
+        if self._participant is not None or self._has_ended:
+            return []
+        if term is not None:
+            self._founding_term = term
+            self._form()
+        else:
+            self._joining.must_not_form()
+        return self._finish([])
 
     def set_ready(self) -> list[Effect]:
         """Note that this broker has restored its sessions: it may become UP."""
@@ -213,6 +236,7 @@ class Coordinator:
 
     def _welcomed(self, gossip: Gossip) -> list[Effect]:
         """Enter a cluster that has this process as a member. The welcome itself may have been lost."""
+        check_term(gossip.state, self._founding_term, "WELCOME")
         uid = self.own.uid
         record = gossip.state.records.get(uid)
         if uid in gossip.state.removed or (record is not None and record.state is MemberState.DOWN):
@@ -221,6 +245,9 @@ class Coordinator:
         if record is not None:
             self._become_member(Membership(uid, gossip))
         return []
+
+    def _form(self) -> None:
+        self._become_member(Membership.formed_by(self.own, self._founding_term))
 
     def _become_member(self, membership: Membership) -> None:
         self._participant = Participant(membership, self.settings, self._choose)
@@ -231,12 +258,18 @@ class Coordinator:
     # After each event
 
     def _finish(self, effects: list[Effect]) -> list[Effect]:
-        """Put the changes of members in front, as other effects may need them, and this process's end behind."""
+        """Put the changes of members in front, as other effects may need them, and this process's end behind.
+
+        A process that is DOWN itself reports no changes. Whoever ends with a side may have marked the others DOWN,
+        too: the core would take the sessions of nodes that go on for abandoned.
+        """
         participant = self._participant
         if participant is None:
             return effects
         news, self._news = self._news, []
-        return [*news, *self._changes(participant.membership), *effects, *self._end(participant)]
+        end = self._end(participant)
+        changes = [] if isinstance(end, Downed) else self._changes(participant.membership)
+        return [*news, *changes, *effects, *([] if end is None else [end])]
 
     def _changes(self, membership: Membership) -> list[MemberChanged]:
         if self._reported_of == membership.changes:
@@ -250,7 +283,7 @@ class Coordinator:
         changed = [member for uid, member in members.items() if before.get(uid) != member]
         return [MemberChanged(member) for member in (*gone, *changed)]
 
-    def _end(self, participant: Participant) -> list[Downed | LeaveCompleted]:
+    def _end(self, participant: Participant) -> Downed | LeaveCompleted | None:
         membership = participant.membership
         record = membership.records.get(self.own.uid)
         end: Downed | LeaveCompleted
@@ -263,9 +296,9 @@ class Coordinator:
             end = LeaveCompleted()
         else:
             self._record = record
-            return []
+            return None
         self._has_ended = True
-        return [end]
+        return end
 
 
 def _member(membership: Membership, record: Record) -> Member:

@@ -20,6 +20,8 @@ class CoordinatorSettings:
     """The digest of all settings that the members must share; at most 64 bytes."""
     form_after_s: float = field(default=5.0, validator=validators.gt(0))
     """How long the first seed waits for other seeds before it forms a cluster, in seconds."""
+    asks_to_form: bool = False
+    """Whether the arbiter must allow it to form a cluster."""
     gossip_s: float = field(default=1.0, validator=validators.gt(0))
     """The time between two rounds of gossip, in seconds."""
     detector: DetectorSettings = field(factory=DetectorSettings)

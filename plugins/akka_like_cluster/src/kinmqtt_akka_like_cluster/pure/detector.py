@@ -207,6 +207,10 @@ class Detector:
             return None
         return now - peer.answered_s <= self._settings.recent_s
 
+    def is_marked(self, uid: int) -> bool:
+        """Tell whether this node has marked a member as unreachable."""
+        return uid in self._peers and self._peers[uid].is_marked
+
     def phi(self, uid: int, now: float) -> float:
         """Return the suspicion of a member, from 0 to 300; 0 if this node does not monitor it."""
         peer = self._peers.get(uid)

@@ -79,6 +79,14 @@ class AskArbiter:
 
 
 @frozen(slots=True)
+class AskToForm:
+    """Ask the arbiter whether this process may form a cluster alone, and report the answer by ``may_form``.
+
+    If it could not be asked, report nothing: it is asked again.
+    """
+
+
+@frozen(slots=True)
 class Downing:
     """Members were marked DOWN here; for the log."""
 
@@ -111,6 +119,7 @@ Effect: TypeAlias = (
     | JoinRefused
     | WaitingForSeeds
     | AskArbiter
+    | AskToForm
     | Downing
     | Downed
     | LeaveCompleted

@@ -22,6 +22,12 @@ MOST_REMOVED: Final = 4_096
 """How many uids of removed members are remembered."""
 MOST_NAME_BYTES: Final = 255
 """The limit of a node's name and of its host."""
+MOST_TERMS_AHEAD: Final = 1 << 20
+"""How far a gossiped term may be ahead of what this process knows.
+
+Terms rise by one with each split. One that is far ahead is a mistake; with it the cluster would ask the arbiter for
+terms that leave no room for later ones.
+"""
 MOST_NUMBER: Final = 2**32 - 1
 """The limit of the numbers and versions in the state."""
 

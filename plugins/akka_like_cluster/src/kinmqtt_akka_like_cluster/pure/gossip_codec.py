@@ -33,7 +33,8 @@ from kinmqtt_akka_like_cluster.pure.gossip import (
     Record,
 )
 from kinmqtt_akka_like_cluster.pure.wire import U8, U16, U64, MalformedControl, Reader, pack_text
-from kinmqtt_spi.services.cluster import MAX_TERM, MemberState
+from kinmqtt_spi.services.cluster import MemberState
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 from kinmqtt_spi.values import NodeIdentity
 
 DIGEST_BYTES: Final = 16

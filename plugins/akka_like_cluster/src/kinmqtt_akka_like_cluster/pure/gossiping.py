@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from kinmqtt_akka_like_cluster.pure.effects import Send
+from kinmqtt_akka_like_cluster.pure.gossip import MOST_TERMS_AHEAD, ClusterState
 from kinmqtt_akka_like_cluster.pure.membership import Membership, TooManyMembers
 from kinmqtt_akka_like_cluster.pure.messages import FullGossip, Left, MalformedControl, Status
 
@@ -54,12 +55,13 @@ class Gossiping:
     def received_whole(self, sender: int, message: FullGossip) -> list[Send]:
         """Merge a state, and answer so that the sender knows as much. That of another cluster is not merged.
 
-        Raises :class:`~.wire.MalformedControl` for too many members.
+        Raises :class:`~.wire.MalformedControl` for too many members, and for a term that is far ahead.
         """
         state = message.gossip.state
         if state.founder != self._membership.state.founder:
             # This process asked to join that cluster too, which now waits for it.
             return [Send(sender, Left(), reply=True)] if self._membership.own in state.records else []
+        check_term(state, self._membership.state.term, f"GOSSIP of {sender:016x}")
         try:
             is_behind = self._membership.receive(message.gossip)
         except TooManyMembers as error:
@@ -74,3 +76,9 @@ class Gossiping:
 
     def _status(self) -> Status:
         return Status(self._membership.digest, self._membership.seen)
+
+
+def check_term(state: ClusterState, known: int, what: str) -> None:
+    """Raise :class:`~.wire.MalformedControl` if a state's term is far ahead of the one that is known."""
+    if state.term - known > MOST_TERMS_AHEAD:
+        raise MalformedControl(f"{what} has the term {state.term}, more than {MOST_TERMS_AHEAD} ahead of {known}")

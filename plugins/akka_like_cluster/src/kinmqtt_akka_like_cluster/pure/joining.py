@@ -8,7 +8,8 @@ from typing import Final
 from kinmqtt_akka_like_cluster.pure.effects import JoinRefused, SendTo, WaitingForSeeds
 from kinmqtt_akka_like_cluster.pure.gossip import MOST_MEMBERS, NodeAddress, NodeInfo
 from kinmqtt_akka_like_cluster.pure.membership import Membership
-from kinmqtt_akka_like_cluster.pure.messages import VERSION, Join, Left, Refused
+from kinmqtt_akka_like_cluster.pure.messages import Join, Left, Refused
+from kinmqtt_akka_like_cluster.pure.versions import HIGHEST_VERSION, LOWEST_VERSION
 from kinmqtt_spi.services.cluster import MAX_OTHER_NODES
 
 ASK_AGAIN_S: Final = 1.0
@@ -35,6 +36,7 @@ class Joining:
         self._waiting_since_s: float | None = None
         self._ask_s = float("-inf")
         self._report_s = float("inf")
+        self._ask_to_form_s = float("-inf")
         self._reason = ""
         """Why this process was refused last."""
         self._report_reason_s = float("-inf")
@@ -74,6 +76,17 @@ class Joining:
             return False
         return not self._others or now - self._begun_s >= self._form_after_s
 
+    def asks_to_form(self, now: float) -> bool:
+        """Tell whether the arbiter is to be asked now: it is asked again and again, as the seeds are."""
+        if now < self._ask_to_form_s:
+            return False
+        self._ask_to_form_s = now + ASK_AGAIN_S
+        return True
+
+    def must_not_form(self) -> None:
+        """Note that a cluster has members somewhere: all seeds get ``form_after_s`` to answer again."""
+        self._begun_s = None
+
     def refused(self, reason: str, now: float) -> list[JoinRefused]:
         """Take a refusal: there is a cluster, so none is formed, and the seeds are left in peace for a while."""
         if self._begun_s is None:
@@ -109,10 +122,10 @@ def refusal(join: Join, sender: int, membership: Membership, settings: bytes) ->
     info = join.info
     if info.uid != sender:
         return Refused(f"the connection is that of the uid {sender:016x}, but {info} asks to join over it")
-    if not join.lowest <= VERSION <= join.highest:
+    if join.lowest > HIGHEST_VERSION or join.highest < LOWEST_VERSION:
         return Refused(
-            f"{info} speaks the versions {join.lowest} to {join.highest} of the protocol, this cluster {VERSION}: "
-            "update the older one, one release at a time"
+            f"{info} speaks the versions {join.lowest} to {join.highest} of the protocol, this cluster "
+            f"{LOWEST_VERSION} to {HIGHEST_VERSION}: update the older one, one release at a time"
         )
     if join.settings != settings:
         return Refused(

@@ -12,8 +12,8 @@ encoding of each message. Integers are big-endian; ``gossip`` and ``info`` are d
     10 WITNESSED      u64 uid · u8 alive               11 LEFT           nothing
 
 Only JOIN comes before the two sides know each other's version. So the body of a JOIN whose highest version is above
-:data:`VERSION` may have more behind what is described here, which is ignored. Nothing else is: every other surplus
-byte is malformed.
+:data:`~kinmqtt_akka_like_cluster.pure.versions.HIGHEST_VERSION` may have more behind what is described here, which is
+ignored. Nothing else is: every other surplus byte is malformed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from attrs import Attribute, field, frozen
 
 from kinmqtt_akka_like_cluster.pure.gossip import MOST_MEMBERS, Gossip, NodeInfo
 from kinmqtt_akka_like_cluster.pure.gossip_codec import DIGEST_BYTES, pack_gossip, pack_info, read_gossip, read_info
+from kinmqtt_akka_like_cluster.pure.versions import HIGHEST_VERSION, LOWEST_VERSION
 from kinmqtt_akka_like_cluster.pure.wire import U8, U16, U64, MalformedControl, Reader
 
 __all__ = [
@@ -47,8 +48,6 @@ __all__ = [
     "encode",
 ]
 
-VERSION: Final = 1
-"""The version of the protocol that this module speaks."""
 MOST_BODY_BYTES: Final = 1 << 20
 MOST_REASON_BYTES: Final = 2_048
 MOST_SETTINGS_BYTES: Final = 64
@@ -99,9 +98,9 @@ class Join:
     info: NodeInfo
     settings: bytes = field(validator=_check_settings)
     """The digest of the settings that all members must share."""
-    lowest: int = VERSION
+    lowest: int = LOWEST_VERSION
     """The lowest version of the protocol that the process speaks."""
-    highest: int = VERSION
+    highest: int = HIGHEST_VERSION
 
 
 @frozen(slots=True)
@@ -170,7 +169,7 @@ def _read_join(reader: Reader) -> Join:
     if size > MOST_SETTINGS_BYTES or lowest > highest:
         raise MalformedControl(f"JOIN has versions {lowest} to {highest} and a digest of {size} bytes")
     settings = reader.take(size)
-    if highest > VERSION:
+    if highest > HIGHEST_VERSION:
         reader.rest()
     return Join(info, settings, lowest, highest)
 

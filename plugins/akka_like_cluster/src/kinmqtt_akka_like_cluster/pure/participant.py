@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinmqtt_akka_like_cluster.pure.arbitration import Arbitration
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import Ask, Beat, Detector
+from kinmqtt_akka_like_cluster.pure.distrust import Distrust
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy, Strategy, ViewMember
 from kinmqtt_akka_like_cluster.pure.effects import AskArbiter, Downing, Effect, Send
 from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
@@ -38,6 +39,7 @@ class Participant:
         """Why this process marked itself DOWN."""
         self._settings = settings
         self._gossiping = Gossiping(membership, choose, settings.gossip_s)
+        self._distrust = Distrust()
         self._probes = Probes(settings.detector.pause_s)
         self._policy = DowningPolicy(settings.strategy, settings.quorum, settings.stable_after_s)
         self._arbitration = Arbitration(membership, self._policy, is_needed=settings.strategy is Strategy.ARBITER)
@@ -64,7 +66,7 @@ class Participant:
         return effects
 
     def received(self, sender: int, message: Message, now: float) -> list[Effect]:
-        """Take a message. Raises :class:`~.wire.MalformedControl` for gossip of too many members."""
+        """Take a message. Raises :class:`~.wire.MalformedControl` for gossip that no sound member sends."""
         if self.membership.is_gone(sender):
             # It was away, or the welcome has never reached it. By this it learns that it is no member any more.
             is_question = isinstance(message, Heartbeat | Status | Witness | Join)
@@ -91,6 +93,11 @@ class Participant:
     def connection_lost(self, uid: int) -> None:
         """Send what was on its way to a member again."""
         self._probes.repeat(uid)
+
+    def malformed(self, sender: int, now: float) -> None:
+        """Note that a member has sent a malformed message. At the third one in a minute it counts as unreachable."""
+        if sender in self.membership.others and self._distrust.note(sender, now):
+            self.membership.observe(sender, reachable=False)
 
     def arbiter_decided(self, granted: bool, now: float, question: AskArbiter) -> list[Effect]:
         """Take the answer to :class:`~.effects.AskArbiter`, and act on it."""
@@ -130,7 +137,9 @@ class Participant:
             elif isinstance(due, Ask):
                 effects.append(Send(due.witness, Witness(due.about)))
             else:
-                self.membership.observe(due.uid, due.reachable)
+                self.membership.observe(due.uid, due.reachable and due.uid not in self._distrust)
+        for uid in self._distrust.ended(others, now):
+            self.membership.observe(uid, reachable=not self.detector.is_marked(uid))
         return effects
 
     def _beat(self, uid: int) -> Send:

@@ -14,7 +14,8 @@ from kinmqtt_akka_like_cluster.pure.gossip import (
     Observation,
     Record,
 )
-from kinmqtt_spi.services.cluster import MAX_TERM, MemberState
+from kinmqtt_spi.services.cluster import MemberState
+from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 from kinmqtt_spi.values import NodeIdentity
 
 FOUNDER = 1

@@ -1,0 +1,420 @@
+"""Where brokers have stores of their own: finds the owners of client ids, with the other members' help."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from kinmqtt_akka_like_cluster.pure.register import (
+    Effect,
+    Elsewhere,
+    Granted,
+    Outdated,
+    Register,
+    View,
+    digest_of,
+    owned_by_registrar,
+    registrar_of,
+)
+from kinmqtt_akka_like_cluster.pure.register_messages import (
+    END,
+    LOCATE,
+    OUTDATED,
+    PAGE,
+    READ,
+    REGISTER,
+    Question,
+    pack_granted,
+    pack_locate,
+    pack_outdated,
+    pack_page,
+    pack_read,
+    pack_register,
+    pack_release,
+    unpack_granted,
+    unpack_page,
+)
+from kinmqtt_akka_like_cluster.pure.wire import MalformedControl
+from kinmqtt_akka_like_cluster.results import run, settled
+from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
+from kinmqtt_spi.services.cluster import ClusterListener, Located, Member, MemberState
+from kinmqtt_spi.services.plugin import Clock, Log
+from kinmqtt_spi.values import Maybe, NodeIdentity
+
+LOCATE_LIMIT_S: Final = 10.0
+"""How long a client's CONNECT waits until the owner of its client id is known, and earlier claims have ended."""
+
+NOTICE_LIMIT_S: Final = 3600.0
+"""How long a notice waits for a member that can't be reached; by then it is read again, or the member is gone."""
+
+RETRY_S: Final = 0.05
+"""The pause before a member is asked again."""
+
+RESOLVE_RETRY_S: Final = 5.0
+"""The pause before it is tried again to hand an outdated session off."""
+
+TIDY: Final = 2000
+"""How many entries are looked at in one turn, to forget those that others keep now."""
+
+HANDED_AT_ONCE: Final = 8
+"""How many sessions a member that leaves hands off at the same time."""
+
+OWNERS: Final = frozenset({MemberState.UP, MemberState.LEAVING, MemberState.EXITING})
+"""The states of members that have started and may own client ids."""
+
+_LEFT: Final = OWNERS - {MemberState.UP}
+
+
+class Asking(Protocol):
+    """What the register needs of the backend."""
+
+    def ask_backend(self, node: NodeIdentity, data: bytes, limit_s: float) -> Maybe[bytes]:
+        """See :class:`~kinmqtt_spi.mesh.backend.MeshBackend`."""
+
+    def members(self) -> Sequence[Member]:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+
+
+class ClientRegister:
+    """This member's part of the register."""
+
+    def __init__(
+        self,
+        node: NodeIdentity,
+        backend: Asking,
+        listener: ClusterListener,
+        clock: Clock,
+        log: Log,
+        begins_anew: bool,
+    ) -> None:
+        """``begins_anew``: a client whose session is on a member that can't be reached gets a new one."""
+        self._node = node
+        self._backend = backend
+        self._listener = listener
+        self._clock = clock
+        self._log = log
+        self._begins_anew = begins_anew
+        self.register_here = Register(node.uid)
+        self._nodes: dict[int, NodeIdentity] = {}
+        """The members that may own client ids, by uid."""
+        self._view: View = ()
+        self._numbers = 0
+        self._asked: dict[int, str] = {}
+        """By number: the client ids of claims of this node, asked for or under way."""
+        self._under_way: dict[str, int] = {}
+        """By client id: the number of the claim that is under way."""
+        self._unasked: set[str] = set()
+        """Client ids of claims under way whose former owner could not be asked."""
+        self._granting: dict[tuple[int, int], asyncio.Future[bytes]] = {}
+        """By uid and number: claims that wait here."""
+        self._snapshots: dict[int, list[tuple[str, int]]] = {}
+        """By uid of a member that reads them: this node's client ids."""
+        self._resolving: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self.moved = 0
+        """How many outdated sessions were handed off to those that own them."""
+        self._has_left = False
+
+    def stop(self) -> None:
+        """End all that waits."""
+        for task in self._tasks:
+            task.cancel()
+        for future in self._granting.values():
+            future.cancel()
+        self._granting.clear()
+
+    # Members
+
+    def members_changed(self, members: Iterable[tuple[NodeIdentity, MemberState]]) -> None:
+        """Take all members that are not gone."""
+        known = list(members)
+        self._nodes = {node.uid: node for node, state in known if state in OWNERS}
+        self._has_left |= any(node == self._node and state in _LEFT for node, state in known)
+        self._view = tuple(sorted(node.uid for node, state in known if state is MemberState.UP))
+        for uid in self._snapshots.keys() - self._nodes.keys():
+            del self._snapshots[uid]
+        before = self.register_here.round
+        self._apply(self.register_here.change(self._view, frozenset(self._nodes)))
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if self.register_here.round != before:
+            for uid in list(self.register_here.unread):
+                self._spawn(self._read(uid, self.register_here.round))
+            self._spawn(self._tidy())
+
+    async def _read(self, uid: int, round: int) -> None:
+        """Read what a member owns, again until it answers."""
+        register, start, node = self.register_here, 0, self._nodes[uid]
+        while register.round == round and uid in register.unread:
+            try:
+                page = unpack_page(await self._ask(node, pack_read(digest_of(self._view), start)))
+            except (ServiceUnavailable, MalformedControl):
+                page = None
+            if page is None:  # Its view is another one, for a moment.
+                start = 0
+                await asyncio.sleep(RETRY_S)
+                continue
+            start, owned, claims = page
+            self._apply(register.read(uid, round, owned, claims))
+            if not start:
+                self._apply(register.has_read(uid, round))
+                return
+
+    async def _tidy(self) -> None:
+        after = self.register_here.tidy(0, TIDY)
+        while after:
+            await asyncio.sleep(0)
+            after = self.register_here.tidy(after, TIDY)
+
+    # Claims of this node
+
+    async def locate(self, client_id: str) -> Located:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        deadline = self._clock.monotonic() + LOCATE_LIMIT_S
+        self._numbers = number = self._numbers + 1
+        self._asked[number] = client_id
+        try:
+            uid, epoch = await self._granted(client_id, number, deadline)
+            self._under_way[client_id] = number
+            owner = self._reachable(uid, client_id)
+        except BaseException:
+            self._under_way.pop(client_id, None)
+            self._end(number)
+            raise
+        # Above all epochs of registers that are lost, as long as clocks differ by less than a register's time.
+        return Located(owner, max(epoch, int(self._clock.now() * 1000)))
+
+    async def _granted(self, client_id: str, number: int, deadline: float) -> tuple[int | None, int]:
+        """Return the uid of the owner and its epoch, when the claim may begin."""
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            changed = self._changed
+            node = self._registrar(client_id)
+            if node is None:
+                if self._has_left:
+                    return None, 0  # It was the last one.
+            else:
+                try:
+                    granted = unpack_granted(
+                        await self._ask(node, pack_locate(LOCATE, number, client_id), max(left_s, RETRY_S))
+                    )
+                except NodeGone:
+                    granted = None
+                except MalformedControl as error:
+                    raise ServiceUnavailable(str(error)) from error
+                if granted is not None:
+                    return granted
+            await self._pause(changed)
+        raise ServiceUnavailable(
+            f"the owner of client id {client_id!r} is not known after {LOCATE_LIMIT_S:g} s: the member that keeps "
+            "its entry can't be reached, or reads it anew"
+        )
+
+    def _reachable(self, uid: int | None, client_id: str) -> NodeIdentity | None:
+        """Return the owner, if it can be asked. Raises ServiceUnavailable, or returns None to begin anew."""
+        owner = None if uid is None else self._nodes.get(uid)
+        if owner is None or owner == self._node:
+            return owner
+        if any(each.node == owner and each.reachable for each in self._backend.members()):
+            return owner
+        if self._begins_anew:
+            self._unasked.add(client_id)
+            return None
+        raise ServiceUnavailable(f"node {owner.name}, which has the session of {client_id!r}, can't be reached")
+
+    def end_claim(self, client_id: str) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        number = self._under_way.pop(client_id, None)
+        self._unasked.discard(client_id)
+        if number is not None:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        client_id = self._asked.pop(number)
+        self._notify(client_id, pack_locate(END, number, client_id))
+
+    def register(self, client_id: str, epoch: int) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        self._notify(client_id, pack_register(epoch, client_id, client_id in self._unasked))
+
+    def release(self, client_id: str, epoch: int) -> None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        self._notify(client_id, pack_release(epoch, client_id))
+
+    # Members that leave
+
+    async def hand_all_over(self, deadline_s: float) -> None:
+        """Hand this node's sessions off to the members that stay, as many as there is time for."""
+        targets = tuple(uid for uid in self._view if uid != self._node.uid)
+        names = [client_id for client_id, _ in self._listener.owned()]
+        if not targets or not names:
+            return
+        waiting = iter(names)
+
+        async def work() -> None:
+            for client_id in waiting:
+                await self._hand_over(client_id, targets)
+
+        tasks = [asyncio.ensure_future(work()) for _ in range(HANDED_AT_ONCE)]
+        _, late = await asyncio.wait(tasks, timeout=deadline_s)
+        for task in late:
+            task.cancel()
+        left = len(list(self._listener.owned()))
+        self._log.info("handed {count} sessions off, {left} stay", count=len(names) - left, left=left)
+
+    async def _hand_over(self, client_id: str, targets: View) -> None:
+        uid = registrar_of(client_id, targets)
+        try:
+            located = await self.locate(client_id)
+        except ServiceUnavailable:
+            return
+        try:
+            if located.owner == self._node and uid is not None and uid in self._nodes:
+                await settled(self._listener.session_claimed(client_id, located.epoch + 1, self._nodes[uid]))
+        except ServiceUnavailable as error:
+            self._log.warn("{error}", error=error)
+        finally:
+            self.end_claim(client_id)
+
+    # Questions
+
+    def _registrar(self, client_id: str) -> NodeIdentity | None:
+        uid = registrar_of(client_id, self._view)
+        return None if uid is None else self._nodes.get(uid)
+
+    def _notify(self, client_id: str, notice: bytes) -> None:
+        """Tell the member that keeps an entry something; what is lost with the member is read again."""
+        node = self._registrar(client_id)
+        if node is None:
+            return
+        if node == self._node:
+            self._take(self._node, Question(notice))
+        else:
+            self._tell(node, notice)
+
+    def _tell(self, node: NodeIdentity, notice: bytes) -> None:
+        def failed(error: Exception) -> None:
+            if not isinstance(error, NodeGone):
+                text = "node {node} was not told who owns a client id: {error}"
+                self._log.warn(text, node=node.name, error=error)
+
+        try:
+            answer = self._backend.ask_backend(node, notice, NOTICE_LIMIT_S)
+        except ServiceUnavailable as error:
+            failed(error)
+        else:
+            if isinstance(answer, Awaitable):
+                run(answer, lambda _: None, failed)
+
+    async def _ask(self, node: NodeIdentity, data: bytes, limit_s: float = LOCATE_LIMIT_S) -> bytes:
+        if node == self._node:
+            return bytes(await settled(self._take(node, Question(data))))
+        return bytes(await settled(self._backend.ask_backend(node, data, limit_s)))
+
+    def asked(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
+        """Answer a question of another member. Raises ServiceUnavailable for one that can't be read."""
+        try:
+            return self._take(origin, Question(data))
+        except MalformedControl as error:
+            raise ServiceUnavailable(str(error)) from error
+
+    def _take(self, origin: NodeIdentity, question: Question) -> Maybe[bytes]:
+        register, client_id = self.register_here, question.client_id
+        if question.kind == LOCATE:
+            return self._wait_for_grant(origin.uid, question.number, client_id)
+        if question.kind == READ:
+            return self._page(origin.uid, question.number, question.start)
+        if question.kind == END:
+            waiting = self._granting.pop((origin.uid, question.number), None)
+            if waiting is not None:
+                waiting.cancel()
+            self._apply(register.end(origin.uid, question.number, client_id))
+        elif question.kind == REGISTER:
+            effects = register.register(origin.uid, client_id, question.epoch, unasked=question.unasked)
+            self._apply(effects)
+        elif question.kind == OUTDATED:
+            self._resolve(client_id)
+        else:
+            register.release(origin.uid, client_id, question.epoch)
+        return b""
+
+    def _wait_for_grant(self, uid: int, number: int, client_id: str) -> Awaitable[bytes]:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._granting[uid, number] = future
+        self._apply(self.register_here.locate(uid, number, client_id))
+        return future
+
+    def _page(self, uid: int, digest: int, start: int) -> bytes:
+        if digest != digest_of(self._view):
+            return b""
+        if not start:
+            self._snapshots[uid] = list(self._listener.owned())
+        snapshot = self._snapshots.get(uid, [])
+        owned = owned_by_registrar(snapshot[start : start + PAGE], self._view, uid)
+        following = start + PAGE
+        if following >= len(snapshot):
+            self._snapshots.pop(uid, None)
+            following = 0
+        claims = [] if start else [(client_id, number) for number, client_id in self._asked.items()]
+        return pack_page(following, owned, owned_by_registrar(claims, self._view, uid))
+
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Granted(uid, number, owner, epoch):
+                    self._answer(uid, number, pack_granted(owner, epoch))
+                case Elsewhere(uid, number):
+                    self._answer(uid, number, b"")
+                case Outdated(uid, client_id):
+                    if uid == self._node.uid:
+                        self._resolve(client_id)
+                    elif uid in self._nodes:
+                        self._tell(self._nodes[uid], pack_outdated(client_id))
+
+    def _answer(self, uid: int, number: int, answer: bytes) -> None:
+        future = self._granting.pop((uid, number), None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    # Outdated sessions
+
+    def _resolve(self, client_id: str) -> None:
+        if client_id not in self._resolving:
+            self._resolving.add(client_id)
+            self._spawn(self._hand_outdated(client_id))
+
+    async def _hand_outdated(self, client_id: str) -> None:
+        """Hand a session off to the node that owns it, which takes the messages that it lacks."""
+        try:
+            while client_id in dict(self._listener.owned()):
+                try:
+                    located = await self.locate(client_id)
+                    try:
+                        if located.owner is None or located.owner == self._node:
+                            return
+                        epoch = located.epoch + 1
+                        await settled(self._listener.session_claimed(client_id, epoch, located.owner))
+                        self.moved += 1
+                    finally:
+                        self.end_claim(client_id)
+                except ServiceUnavailable as error:
+                    text = "an outdated session of {client_id!r} stays for now: {error}"
+                    self._log.warn(text, client_id=client_id, error=error)
+                    await asyncio.sleep(RESOLVE_RETRY_S)
+        finally:
+            self._resolving.discard(client_id)
+
+    # Tasks
+
+    async def _pause(self, changed: asyncio.Event) -> None:
+        """Wait until the members change, or a moment."""
+        try:
+            await asyncio.wait_for(changed.wait(), RETRY_S)
+        except TimeoutError:
+            pass
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
