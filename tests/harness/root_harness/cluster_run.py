@@ -1,132 +1,115 @@
-"""Brokers of a cluster over one Redis that die, stall and come back, while clients take notes of their traffic."""
+"""Brokers of a cluster over one Redis, and clients that take notes of their traffic while everything fails."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kinmqtt_akka_like_cluster.control import ask
-from kinmqtt_spi.errors import SpiError
-from root_harness.crash_clients import Client, Notes, PublishingClient, SubscribingClient
-from spi_harness.processes import environment, free_port
+from akka_harness.certificates import Authority
+from kinmqtt.mqtt.packets import V5, V311
+from root_harness.cluster_clients import (
+    STAY_S,
+    WILLS,
+    ClusterNotes,
+    Roaming,
+    RoamingPublisher,
+    RoamingSubscriber,
+    Streams,
+)
+from root_harness.cluster_network import Network
+from root_harness.cluster_node import Node, Timings
+from root_harness.cluster_watchers import Ended, Mortals, Watcher, missed_fresh
 
 LIMIT_S: Final = 90.0
 """How long clients may take to go on, and to settle when the brokers are left alone."""
+WILL_TOPIC: Final = f"{WILLS}/2"
+SETTLED_S: Final = 12.0
+"""How long a broker may go on serving a client that has come to another one, in the middle of any fault.
 
-SETTINGS: Final = """
-[broker]
-node_name = "{name}"
-leave_s = 2
-
-[limits]
-max_queued_messages = 10000000
-
-[services]
-session = "redis_session"
-queue = "redis_session"
-retain = "redis_session"
-
-[plugins.redis_session]
-host = "127.0.0.1"
-port = {redis}
-timeout_s = 2
-reconnect_max_s = 0.2
-lease_s = 60
-
-[plugins.akka_like_cluster]
-listen = "{address}"
-seeds = {seeds}
-cookie_file = "{cookie}"
-control = "{control}"
-heartbeat_s = 0.25
-pause_s = 0.75
-stable_after_s = {stable_after_s}
+It is longer than a side of a split takes to end: detection, the wait for a stable view, half of it again for a
+minority, and a busy machine.
 """
-"""The lease of a node is long: who adopts its sessions must not have waited for its end."""
-
-
-class Node:
-    """One broker of the cluster: it may be started again and again."""
-
-    def __init__(self, folder: Path, name: str, address: str) -> None:
-        self.name = name
-        self.address = address
-        self.port = free_port()
-        self.settings = folder / f"{name}.toml"
-        self.control = folder / f"{name}.sock"
-        self.log = folder / f"{name}.log"
-        self.process: asyncio.subprocess.Process | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its process runs."""
-        return self.process is not None and self.process.returncode is None
-
-    @property
-    def output(self) -> str:
-        """The log of all its lives."""
-        return self.log.read_text(errors="replace")
-
-    async def start(self, *prefix: str) -> None:
-        """Start it. ``prefix`` is a command that runs the broker's command."""
-        command = [
-            *prefix, sys.executable, "-m", "kinmqtt", "run", "--data", "memory",
-            "--listen", f"tcp:{self.port}:interface=127.0.0.1", "--config", str(self.settings),
-        ]  # fmt: skip
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *command, env=environment(), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def tell(self, number: signal.Signals) -> None:
-        """Send its process a signal."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    async def end(self, number: signal.Signals) -> None:
-        """End its process."""
-        if self.is_running:
-            assert self.process is not None
-            self.tell(number)
-            await self.process.wait()
+ENOUGH: Final = 20
+"""Acknowledged messages of each publisher between two faults: fewer would say little."""
 
 
 class ClusterRun:
     """A cluster and its clients."""
 
-    def __init__(self, folder: Path, redis: int, seed: int, count: int = 3, stable_after_s: float = 1.5) -> None:
-        """``redis`` is the port of a Redis that all brokers use."""
-        self.notes = Notes()
+    def __init__(
+        self,
+        folder: Path,
+        redis: tuple[str, int],
+        seed: int,
+        count: int = 3,
+        *,
+        network: Network | None = None,
+        has_proxies: bool = False,
+        timings: Timings | None = None,
+        stay_s: float = STAY_S,
+        mutation: str | None = None,
+    ) -> None:
+        """``redis`` is the address of a Redis that all brokers use; with a ``network`` each broker is a host.
+
+        ``stay_s``: how long clients stay at a broker, on average; ``mutation``: a mistake to put into brokers.
+        """
+        self.notes = ClusterNotes()
+        self.seed = seed
         self.chance = random.Random(seed)
-        self.kills = 0
-        cookie = folder / "cookie"
-        cookie.write_text("c" * 64)
-        cookie.chmod(0o600)
-        self.nodes = [Node(folder, f"n{number}", f"127.0.0.1:{free_port()}") for number in range(1, count + 1)]
-        for node in self.nodes:
-            node.settings.write_text(
-                SETTINGS.format(
-                    name=node.name,
-                    redis=redis,
-                    address=node.address,
-                    seeds=[each.address for each in self.nodes[:2]],
-                    cookie=cookie,
-                    control=node.control,
-                    stable_after_s=stable_after_s,
-                )
-            )
+        self.faults: Counter[str] = Counter()
+        """What has happened, by name."""
+        self.network = network
+        self._redis = redis
+        self._timings = timings or Timings()
+        self._mutation = mutation
+        self._cookie = folder / "cookie"
+        self._cookie.write_text("c" * 64)
+        self._cookie.chmod(0o600)
+        self._authority = None if network is None else Authority(folder)
+        self.nodes = [
+            Node(folder, f"n{number}", None if network is None else network.host(), has_proxy=has_proxies)
+            for number in range(1, count + 1)
+        ]
         self.ports = [node.port for node in self.nodes]
         self.publishers = [
-            PublishingClient(self.ports, f"p{number}", 1 + number % 2, self.notes, self.chance) for number in range(4)
-        ]
-        self.subscriber = SubscribingClient(self.ports, "s", self.notes, self.chance)
-        self.clients: list[Client] = [self.subscriber, *self.publishers]
+            RoamingPublisher(
+                self.ports, f"p{number}", 1 + number % 2, self.notes, self.chance,
+                dial=self.dial, version=V5 if number < 2 else V311, stay_s=stay_s,
+            )
+            for number in range(4)
+        ]  # fmt: skip
+        self.subscriber = RoamingSubscriber(
+            self.ports,
+            "s",
+            self.notes,
+            self.chance,
+            dial=self.dial,
+            version=self.chance.choice((V5, V311)),
+            stay_s=stay_s,
+        )
+        self.clients: list[Roaming] = [self.subscriber, *self.publishers]
+        self.watchers = {
+            node.name: Watcher(node.port, f"watcher-{node.name}", self.dial) for node in self.nodes
+        }  # fmt: skip
+        self._mortals = Mortals(self.ports, self.notes, self.chance, self.dial)
+        self._fresh = 0
+
+    async def dial(self, port: int) -> Streams:
+        """Connect a client to the broker of a port."""
+        return await next(node for node in self.nodes if node.port == port).dial()
+
+    # What comes out
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages have been acknowledged."""
+        return sum(map(len, self.notes.promised.values()))
 
     def violations(self) -> Iterator[str]:
         """Return what the cluster did that its promises forbid.
@@ -136,88 +119,99 @@ class ClusterRun:
         for text in self.notes.violations():
             if "came behind" not in text:
                 yield text
+        for overlap in self.notes.overlaps:
+            if overlap.seconds > SETTLED_S:
+                yield f"{overlap.client_id} had two owners for {overlap.seconds:.1f} s"
+        for node in self.nodes:
+            if "Traceback" in node.output:
+                yield f"{node.name} has an unexpected error in its log"
+        came = Counter(self.notes.received.get(WILL_TOPIC, ()))
+        for number, is_due in self.notes.wills.items():
+            if came[number] > 1 or (is_due and not came[number]):
+                yield f"the will of client {number} came {came[number]} times"
 
-    @asynccontextmanager
-    async def traffic(self) -> AsyncIterator[None]:
-        """Start the cluster with its clients, which come to rest in the end; of a run that fails nothing is left."""
-        try:
-            async with asyncio.TaskGroup() as clients:
-                for node in self.nodes:
-                    await node.start()
-                await self.until(self.all_listen)
-                clients.create_task(self.subscriber.run())
-                await self.until(lambda: self.subscriber.known)
-                for publisher in self.publishers:
-                    clients.create_task(publisher.run())
-                yield
-                await self._rest()
-        finally:
-            for node in self.nodes:
-                await node.end(signal.SIGKILL)
-
-    async def kill(self, node: Node, away_s: float = 0.0) -> None:
-        """Kill a node, and start it again after a while."""
-        await node.end(signal.SIGKILL)
-        self.cut(node)
-        self.kills += 1
-        await asyncio.sleep(away_s)
-        lives = self._lives(node)
-        await node.start()
-        await self.until(lambda: self._lives(node) > lives)
-
-    async def be_whole(self) -> None:
-        """Wait until all nodes are members that see each other UP: a later fault is then the only one."""
-        async with asyncio.timeout(LIMIT_S):
-            while not all([await self._sees_all(node) for node in self.nodes]):
-                await asyncio.sleep(0.1)
-
-    async def _sees_all(self, node: Node) -> bool:
-        try:
-            members = await asyncio.to_thread(ask, node.control, {"command": "members"}, 10.0)
-        except SpiError:
-            return False
-        states = [(each["state"], each["reachable"]) for each in members]
-        return states == [("up", True)] * len(self.nodes)
-
-    def cut(self, node: Node) -> None:
-        """End the connections of clients with a node that is gone."""
-        for client in self.clients:
-            if client.port == node.port:
-                client.cut()
-
-    def progress(self, messages: int) -> Callable[[], bool]:
-        """Return what says whether so many more messages of each publisher have been acknowledged since this call."""
-        promised = self.notes.promised
-        before = {topic: len(numbers) for topic, numbers in promised.items()}
-        return lambda: all(len(numbers) >= before[topic] + messages for topic, numbers in promised.items())
-
-    def all_listen(self) -> bool:
-        """Tell whether each node that runs has opened its listeners."""
-        return all(self._lives(node) for node in self.nodes if node.is_running)
-
-    @staticmethod
-    def _lives(node: Node) -> int:
-        """Return how often a node has opened its listeners."""
-        return node.output.count("listening on ")
-
-    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-        """Wait for a condition; fails after a while."""
-        try:
-            async with asyncio.timeout(limit_s):
-                while not condition():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError("the cluster did not go on\n" + self.logs()) from None
+    def summary(self) -> str:
+        """Return what the run was, in one line."""
+        faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        wills = sum(self.notes.wills.values())
+        longest_s = max((overlap.seconds for overlap in self.notes.overlaps), default=0.0)
+        return (
+            f"seed {self.seed}, {len(self.nodes)} brokers: {faults}; {self.acknowledged} messages acknowledged, "
+            f"{wills} wills, {len(self.notes.overlaps)} takeovers from living connections, the longest overlap "
+            f"{longest_s:.2f} s"
+        )
 
     def logs(self) -> str:
         """Return the ends of all logs."""
         return "\n".join(f"{node.name}:\n{node.output[-4000:]}" for node in self.nodes)
 
-    async def _rest(self) -> None:
+    # Its life
+
+    @asynccontextmanager
+    async def traffic(self) -> AsyncIterator[None]:
+        """Start the cluster with its clients, which come to rest in the end; of a run that fails nothing is left."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._start_all()
+                supervisor = tasks.create_task(self._supervise())
+                tasks.create_task(self.subscriber.run())
+                await self.until(lambda: self.subscriber.known)
+                watching = [tasks.create_task(watcher.run()) for watcher in self.watchers.values()]
+                mortals = tasks.create_task(self._mortals.run())
+                for publisher in self.publishers:
+                    tasks.create_task(publisher.run())
+                yield
+                await self._rest(mortals)
+                for task in (*watching, supervisor):
+                    task.cancel()
+        finally:
+            for node in self.nodes:
+                await node.close()
+
+    async def _start_all(self) -> None:
+        """Start all brokers. The first one forms the cluster without waiting for others, this once."""
+        seeds = [node.advertise for node in self.nodes[:2]]
+        for node in self.nodes:
+            self._write_settings(node, seeds[:1] if node is self.nodes[0] else seeds)
+            await node.start(self._mutation)
+            node.is_wanted = True
+        await self.until(lambda: all(node.lives for node in self.nodes))
+        self._write_settings(self.nodes[0], seeds)
+
+    def _write_settings(self, node: Node, seeds: list[str]) -> None:
+        node.write_settings(seeds, self._cookie, self._redis, self._timings, self._authority)
+
+    async def _supervise(self) -> None:
+        """Start brokers again that have ended, as a service manager does: one can't start while Redis is away."""
+        while True:
+            await asyncio.sleep(0.2)
+            for node in self.nodes:
+                if node.is_wanted and not node.is_running:
+                    self.faults["ends of their own accord"] += 1
+                    await node.start(self._mutation)
+
+    async def end(self, node: Node, number: signal.Signals) -> None:
+        """End a node, which stays away. What clients have not read of one that was killed they never see."""
+        node.is_wanted = False
+        await node.end(number)
+        if number == signal.SIGKILL:
+            for client in self.clients:
+                client.cut_from(node.port)
+
+    async def start(self, node: Node) -> None:
+        """Start a node that has ended, and wait until it serves clients."""
+        lives = node.lives
+        await node.start(self._mutation)
+        node.is_wanted = True
+        await self.until(lambda: node.lives > lives)
+
+    async def _rest(self, mortals: asyncio.Task[None]) -> None:
         """Let everybody come to rest, and the clients end."""
+        self._mortals.end()
         for publisher in self.publishers:
             publisher.stopping = True
         try:
+            await self.until(mortals.done)
             await self.until(lambda: all(publisher.is_idle for publisher in self.publishers))
             await self.until(self._has_come)
         except AssertionError:
@@ -228,4 +222,63 @@ class ClusterRun:
 
     def _has_come(self) -> bool:
         received = self.notes.received
-        return all(numbers <= set(received.get(topic, ())) for topic, numbers in self.notes.promised.items())
+        due = {number for number, is_due in self.notes.wills.items() if is_due}
+        return due <= set(received.get(WILL_TOPIC, ())) and all(
+            numbers <= set(received.get(topic, ())) for topic, numbers in self.notes.promised.items()
+        )
+
+    # Waiting
+
+    async def calm(self) -> None:
+        """Wait until all nodes are members that see each other UP, and all publishers have gone on a little.
+
+        A later fault is then the only one.
+        """
+        await self.be_whole()
+        await self.until(self.progress(ENOUGH))
+
+    async def be_whole(self) -> None:
+        """Wait until all nodes are members that see each other UP."""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while not all([self._is_whole(await node.members()) for node in self.nodes]):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            seen = {node.name: await node.members() for node in self.nodes}
+            raise AssertionError(f"the cluster did not become whole: {seen}\n{self.logs()}") from None
+
+    def _is_whole(self, members: list[dict[str, Any]] | None) -> bool:
+        states = [(each["state"], each["reachable"]) for each in members or ()]
+        return states == [("up", True)] * len(self.nodes)
+
+    async def know_fresh_routes(self) -> None:
+        """Note a problem where SUBACK came before all brokers had the route."""
+        self._fresh += 1
+        try:
+            self.notes.problems += await missed_fresh(self.dial, self.ports, self._fresh)
+        except (Ended, TimeoutError) as error:
+            self.notes.problems.append(f"a broker without faults did not serve a client: {error!r}")
+
+    def progress(self, messages: int) -> Callable[[], bool]:
+        """Return what says whether so many more messages of each publisher have been acknowledged since this call."""
+        promised = self.notes.promised
+        before = {topic: len(numbers) for topic, numbers in promised.items()}
+        return lambda: all(len(numbers) >= before[topic] + messages for topic, numbers in promised.items())
+
+    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        """Wait for a condition; fails after a while."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not condition():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"the cluster did not go on (seed {self.seed})\n" + self.logs()) from None
+
+
+async def go_through(run: ClusterRun, faults: Callable[[], Awaitable[object]]) -> None:
+    """Have faults happen under traffic; before and afterwards the cluster is whole, and clients go on."""
+    async with run.traffic():
+        await run.calm()
+        await faults()
+        await run.calm()
+        await run.know_fresh_routes()

@@ -76,6 +76,9 @@ class Notes:
 class Client:
     """The half that both sorts share: a connection that comes again until it is told to end."""
 
+    version: int = V311
+    """The version of MQTT that it speaks."""
+
     def __init__(self, ports: Sequence[int], name: str, notes: Notes, chance: random.Random) -> None:
         """``ports`` are those of the brokers that it may connect to, each time to any of them."""
         self.ports = ports
@@ -123,17 +126,21 @@ class Client:
     def send(self, *packets: Packet) -> None:
         """Send packets."""
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(b"".join(encode(packet, V311) for packet in packets))
+            self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
+
+    def connect_packet(self) -> Connect:
+        """Return what it introduces itself with: its session outlives its connections."""
+        return Connect(self.version, self.name, False, 60, None, None, None, NO_PROPERTIES)
 
     async def _talk(self, reader: asyncio.StreamReader) -> None:
-        self.send(Connect(V311, self.name, False, 60, None, None, None, NO_PROPERTIES))
+        self.send(self.connect_packet())
         framer = Framer()
         while not self.gone:
             data = await reader.read(4096)
             if not data or self.gone:
                 return
             for frame, body in framer.feed(data):
-                self._take(decode(frame, body, V311))
+                self._take(decode(frame, body, self.version))
             await asyncio.sleep(self.chance.random() * SLOWEST_READ_S)
 
     def _take(self, packet: Packet) -> None:

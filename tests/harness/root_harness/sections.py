@@ -1,0 +1,57 @@
+"""Settings under which each plugin of this repository can be seen to act, alone or beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from core_harness.brokers import run_command
+from root_harness.combination import PLUGINS
+from spi_harness.processes import environment
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "akka_like_cluster": (
+        '[plugins.akka_like_cluster]\nlisten = "127.0.0.1:{port}"\nseeds = ["127.0.0.1:{seed}"]\n'
+        'cookie_file = "{shared}/cookie"\ncontrol = "cluster.sock"\n'
+    ),
+    "auth_file": '[plugins.auth_file]\npassword_file = "{shared}/passwords"\nacl_file = "{shared}/acl"\n',
+    "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
+    "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
+    "redis_session": '[plugins.redis_session]\nsocket = "{shared}/redis.sock"\n',
+    "sentinel_limiter": (
+        '[[plugins.sentinel_limiter.flow]]\nname = "few"\nkind = "publish"\nper = "client"\ncount = 3\nburst = 3\n'
+    ),
+}
+"""A section for each plugin."""
+
+ACL: Final = "user eve\ntopic readwrite #\n\npattern readwrite open/#\npattern readwrite guarded/#\n"
+"""Everybody may do everything with what is open or guarded, eve with all topics."""
+
+WHO: Final = {"username": "ada", "password": b"secret"}
+"""A user who comes in also where auth_file is at work."""
+
+
+def write_shared(plugins: Sequence[str], shared: Path) -> None:
+    """Write the files that the sections name, which all brokers use; redis_session's server is the test's own."""
+    if "auth_file" in plugins:
+        for options, user in (("--create", "ada"), (None, "eve")):
+            command = ["passwd", *([options] if options else []), "--password-stdin", "passwords", user]
+            done = run_command(*command, cwd=shared, input="secret\n", env=environment())
+            assert done.returncode == 0, done.stderr
+        (shared / "acl").write_text(ACL)
+    if "akka_like_cluster" in plugins:
+        done = run_command("cluster", "keys", "cookie", cwd=shared, env=environment())
+        assert done.returncode == 0, done.stderr
+
+
+def write_settings(plugins: Sequence[str], folder: Path, shared: Path, name: str, port: int, seed: int) -> None:
+    """Write a broker's kinmqtt.toml.
+
+    ``shared``: the folder of :func:`write_shared`; ``name``: the node's; ``port`` and ``seed``: the ports of this
+    broker and of the first one for their cluster.
+    """
+    unused = sorted(set(PLUGINS) - set(plugins))
+    sections = "".join(SECTIONS[each].format(port=port, seed=seed, shared=shared) for each in plugins)
+    chosen = f"[plugins]\nonly = {list(plugins)}\n" if unused else ""
+    (folder / "kinmqtt.toml").write_text(f'[broker]\nnode_name = "{name}"\n{chosen}{sections}')
