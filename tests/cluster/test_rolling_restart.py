@@ -22,7 +22,7 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, redis: Redis) -> None:
 
     asyncio.run(go_through(run, faults))
 
-    assert list(run.violations()) == [], run.logs()
+    run.check()
     for watcher in run.watchers.values():
         assert len(watcher.reasons) == 1
         assert watcher.reasons[0] in (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)

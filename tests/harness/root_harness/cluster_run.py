@@ -130,6 +130,11 @@ class ClusterRun:
             if came[number] > 1 or (is_due and not came[number]):
                 yield f"the will of client {number} came {came[number]} times"
 
+    def check(self) -> None:
+        """Fail, with the ends of all logs, if the cluster broke a promise."""
+        found = list(self.violations())
+        assert not found, "\n".join([*found, self.summary(), self.logs()])
+
     def summary(self) -> str:
         """Return what the run was, in one line."""
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
@@ -215,7 +220,8 @@ class ClusterRun:
             await self.until(lambda: all(publisher.is_idle for publisher in self.publishers))
             await self.until(self._has_come)
         except AssertionError:
-            self.notes.problems.append("the clients did not come to rest")
+            waiting = {each.name: each.unacknowledged for each in self.publishers if not each.is_idle}
+            self.notes.problems.append(f"the clients did not come to rest; not acknowledged: {waiting}")
         for client in self.clients:
             client.over = True
             client.cut()

@@ -181,6 +181,11 @@ class PublishingClient(Client):
         """Whether everything is acknowledged."""
         return not self._under_way
 
+    @property
+    def unacknowledged(self) -> list[int]:
+        """The numbers under way."""
+        return [number for number, _ in self._under_way.values()]
+
     def connected(self, connack: Connack) -> None:
         """Send again what was under way, in order, and go on."""
         self.known = True
