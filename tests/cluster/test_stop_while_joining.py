@@ -7,7 +7,7 @@ import signal
 import socket
 from pathlib import Path
 
-from root_harness.cluster_run import Node
+from root_harness.cluster_node import Node
 from spi_harness.processes import free_port
 
 SETTINGS = """
@@ -48,12 +48,14 @@ async def stopped(node: Node) -> int | None:
 
 def test_a_stop_does_not_wait_for_seeds(tmp_path: Path) -> None:
     """Nobody may ever answer, and no client is taken: the broker ends at once, and leaves no socket behind."""
-    node = Node(tmp_path, "n2", f"127.0.0.1:{free_port()}")
+    node = Node(tmp_path, "n2")
     cookie = tmp_path / "cookie"
     cookie.write_text("c" * 64)
     cookie.chmod(0o600)
     node.settings.write_text(
-        SETTINGS.format(name=node.name, address=node.address, nobody=free_port(), cookie=cookie, control=node.control)
+        SETTINGS.format(
+            name=node.name, address=node.advertise, nobody=free_port(), cookie=cookie, control=node.control
+        )
     )
 
     status = asyncio.run(stopped(node))

@@ -18,7 +18,8 @@ from root_harness.cluster_clients import Streams
 from root_harness.cluster_network import Host
 from spi_harness.processes import environment, free_port
 
-MUTATED: Final = Path(__file__).with_name("cluster_mutated.py")
+KINMQTT: Final = ("-m", "kinmqtt")
+"""What Python runs as a broker: the beginning of its command line."""
 PROXY: Final = Path(__file__).with_name("cluster_proxy.py")
 CLUSTER_PORT: Final = 4883
 """Of each host: nothing else listens there."""
@@ -91,6 +92,8 @@ class Node:
         self.log = folder / f"{name}.log"
         self.process: asyncio.subprocess.Process | None = None
         self.proxy: asyncio.subprocess.Process | None = None
+        self.program: Sequence[str] = KINMQTT
+        """What runs as this broker, from its next start on."""
         self.is_wanted = False
         """Whether its supervisor starts it again when it has ended."""
         self._has_proxy = has_proxy
@@ -150,14 +153,13 @@ class Node:
             return await asyncio.open_connection("127.0.0.1", self.port)
         return await asyncio.open_unix_connection(self._door)
 
-    async def start(self, mutation: str | None = None) -> None:
-        """Start it; ``mutation`` names a mistake to put in."""
+    async def start(self) -> None:
+        """Start it."""
         if self._has_proxy and self.proxy is None:
             await self._start_proxy()
         listen = f"tcp:{self.port}:interface=127.0.0.1" if self.host is None else f"unix:{self._door}"
-        program = ["-m", "kinmqtt"] if mutation is None else [str(MUTATED), mutation]
         command = [
-            *self.prefix, sys.executable, *program, "run", "--data", "memory", "--listen", listen,
+            *self.prefix, sys.executable, *self.program, "run", "--data", "memory", "--listen", listen,
             "--config", str(self.settings),
         ]  # fmt: skip
         with self.log.open("ab") as log:

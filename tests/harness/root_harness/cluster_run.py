@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from root_harness.cluster_clients import (
     Streams,
 )
 from root_harness.cluster_network import Network
-from root_harness.cluster_node import Node, Timings
+from root_harness.cluster_node import KINMQTT, Node, Timings
 from root_harness.cluster_watchers import Ended, Mortals, Watcher, missed_fresh
 
 LIMIT_S: Final = 90.0
@@ -53,11 +53,11 @@ class ClusterRun:
         has_proxies: bool = False,
         timings: Timings | None = None,
         stay_s: float = STAY_S,
-        mutation: str | None = None,
+        program: Sequence[str] = KINMQTT,
     ) -> None:
         """``redis`` is the address of a Redis that all brokers use; with a ``network`` each broker is a host.
 
-        ``stay_s``: how long clients stay at a broker, on average; ``mutation``: a mistake to put into brokers.
+        ``stay_s``: how long clients stay at a broker, on average; ``program``: what runs as a broker.
         """
         self.notes = ClusterNotes()
         self.seed = seed
@@ -67,7 +67,6 @@ class ClusterRun:
         self.network = network
         self._redis = redis
         self._timings = timings or Timings()
-        self._mutation = mutation
         self._cookie = folder / "cookie"
         self._cookie.write_text("c" * 64)
         self._cookie.chmod(0o600)
@@ -76,6 +75,8 @@ class ClusterRun:
             Node(folder, f"n{number}", None if network is None else network.host(), has_proxy=has_proxies)
             for number in range(1, count + 1)
         ]
+        for node in self.nodes:
+            node.program = program
         self.ports = [node.port for node in self.nodes]
         self.publishers = [
             RoamingPublisher(
@@ -178,7 +179,7 @@ class ClusterRun:
         seeds = [node.advertise for node in self.nodes[:2]]
         for node in self.nodes:
             self._write_settings(node, seeds[:1] if node is self.nodes[0] else seeds)
-            await node.start(self._mutation)
+            await node.start()
             node.is_wanted = True
         await self.until(lambda: all(node.lives for node in self.nodes))
         self._write_settings(self.nodes[0], seeds)
@@ -193,7 +194,7 @@ class ClusterRun:
             for node in self.nodes:
                 if node.is_wanted and not node.is_running:
                     self.faults["ends of their own accord"] += 1
-                    await node.start(self._mutation)
+                    await node.start()
 
     async def end(self, node: Node, number: signal.Signals) -> None:
         """End a node, which stays away. What clients have not read of one that was killed they never see."""
@@ -206,7 +207,7 @@ class ClusterRun:
     async def start(self, node: Node) -> None:
         """Start a node that has ended, and wait until it serves clients."""
         lives = node.lives
-        await node.start(self._mutation)
+        await node.start()
         node.is_wanted = True
         await self.until(lambda: node.lives > lives)
 

@@ -1,4 +1,4 @@
-"""Runs a command as a broker's next release might: `python newer_release.py python -m kinmqtt run ...`.
+"""`kinmqtt` as its next release might be: `python newer_release.py run ...`.
 
 It speaks one version more of both protocols between brokers, has a feature that this release does not know, and
 appends to each message that may be longer in later versions. It prints which version it speaks with whom.
@@ -7,7 +7,6 @@ appends to each message that may be longer in later versions. It prints which ve
 from __future__ import annotations
 
 import runpy
-import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
@@ -68,10 +67,9 @@ def _telling(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def main() -> None:
-    """Run the rest of the command line, which begins with `python -m MODULE`, in this process."""
+    """Run the command."""
     become_newer()
-    del sys.argv[:3]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    runpy.run_module("kinmqtt", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
