@@ -327,3 +327,20 @@ def test_a_qos_2_message_that_reaches_nobody_is_not_acknowledged() -> None:
     assert publisher.of(Pubrec) == []
     assert [payload for _, payload, _ in stays.messages] == [b"1"]
     assert [each.packet_id for each in again.of(Pubrec)] == [1]
+
+
+def test_messages_for_a_stored_session_that_no_node_has_wait_for_its_next_owner() -> None:
+    """C3: a node that the others do not know has claimed it. Only the store says that a session has ended."""
+    nodes = Nodes(2)
+    publisher = nodes.brokers[0].connect("p", 5)
+    nodes.brokers[1].connect("s", 5, expiry_s=60).subscribe("a", qos=1)
+    nodes.settle()
+    nodes.stores.sessions.claim("s", NodeIdentity("outside", 99))
+    publisher.publish("a", b"1", qos=1)
+    nodes.advance(4)
+    before = len(publisher.of(Puback))
+    back = nodes.brokers[0].connect("s", 5, expiry_s=60, clean_start=False)
+    nodes.advance(2)
+
+    assert (before, len(publisher.of(Puback))) == (0, 1)
+    assert [payload for _, payload, _ in back.messages] == [b"1"]

@@ -66,6 +66,10 @@ class Keys:
         """The key of a node's lease."""
         return b"%s{n}:l:%d" % (self._prefix, uid)
 
+    def buried(self, uid: int) -> bytes:
+        """The key that says that a node was declared dead."""
+        return b"%s{n}:b:%d" % (self._prefix, uid)
+
     def cluster_arbiter(self) -> bytes:
         """The key of the arbiter that decides splits of the cluster."""
         return self._prefix + b"{n}:a"

@@ -25,6 +25,9 @@ NOBODY: Final = 0
 STOPPED: Final = b"-"
 """The location of a node that has stopped cleanly, until no session has its home there."""
 
+BURIED_MS: Final = 7 * 86_400_000
+"""How long it is remembered that a node was declared dead: longer than any process may stand still and go on."""
+
 LOOKS: Final = 20
 """How many times per lease duration a starting node checks whether other nodes renew their leases."""
 
@@ -131,6 +134,8 @@ class Leases:
     async def bury(self, uid: int, execute: Execute) -> None:
         """Treat a node as gone from now on, whether it renews its lease or not; a uid never comes back."""
         self._buried.add(uid)
+        # First: what it has claimed until now is found when its orphaned sessions are looked for.
+        await execute([("SET", self._keys.buried(uid), 1, "PX", BURIED_MS)])
         await self.mark_stopped(uid, execute)
         await self.look(execute, {uid})
 

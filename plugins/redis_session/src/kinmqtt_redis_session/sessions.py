@@ -32,6 +32,9 @@ PAGE: Final = 200
 OTHERS: Final = b"others"
 """claim.lua's answer if the client id belongs to another user."""
 
+BURIED: Final = b"buried"
+"""claim.lua's answer if the node was declared dead."""
+
 Seen = tuple[int, NodeIdentity | None, StoredSession | None, int]
 """Epoch, owner, session, and the uid of its home node."""
 
@@ -189,6 +192,10 @@ class RedisSessionStore(SessionStore):
                     await self._sweep_owned(index, stale, node)
         return tuple(found[:limit])
 
+    async def is_stored(self, client_id: str) -> bool:
+        (found,) = await self._reader.execute(("HEXISTS", self._keys.client(encoded(client_id), b"s")[0], "j"))
+        return bool(found)
+
     async def bury(self, node: NodeIdentity) -> None:
         await self._leases.bury(node.uid, self._execute)
 
@@ -296,8 +303,12 @@ class RedisSessionStore(SessionStore):
         self._claiming[token] = client_id
         name = encoded(client_id)
         owned = self._keys.owned(shard_of(name), node.uid)
+        buried = self._keys.buried(node.uid)
+        is_cluster = self._pipeline.link.cluster
+        keys = self._keys.client(name, b"s", b"f", b"q", b"i", b"r")
         script = CLAIM(
-            self._keys.client(name, b"s", b"f", b"q", b"i", b"r"),
+            # In a Redis Cluster no script reaches keys of several slots.
+            keys if is_cluster else [*keys, buried],
             codec.owner_json(node),
             node.uid,
             self._remember_ms,
@@ -309,9 +320,9 @@ class RedisSessionStore(SessionStore):
         )
         ahead: Command = ("ZADD", owned, 0, name)
         try:
-            if self._pipeline.link.cluster:
-                await self._reader.execute(ahead)
-                (answer,) = await self._reader.execute(script)
+            if is_cluster:
+                _, is_buried = await self._reader.execute(ahead, ("EXISTS", buried))
+                (answer,) = ([BURIED],) if is_buried else await self._reader.execute(script)
             else:
                 _, answer = await self._reader.execute(ahead, script)
         except ServiceUnavailable:
@@ -320,6 +331,9 @@ class RedisSessionStore(SessionStore):
                 self.spawn(self.repair(self._execute, {token: client_id}))
             raise
         del self._claiming[token]
+        if answer is not None and answer[0] == BURIED:
+            self.spawn(self._reader.execute(("ZREM", owned, name)))
+            raise ServiceUnavailable(f"node {node.name} was declared dead: it can't claim {client_id!r}")
         return answer
 
     async def _released(self, client_id: str, epoch: int, owner: int | None) -> None:

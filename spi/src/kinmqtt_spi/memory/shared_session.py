@@ -7,6 +7,7 @@ from typing import Final
 
 from attrs import evolve
 
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.session import (
     Claim,
@@ -61,6 +62,8 @@ class SharedSessionStore(MemorySessionStore):
         return home is not None and home not in self._buried
 
     def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+        if node.uid in self._buried:
+            raise ServiceUnavailable(f"node {node.name} was declared dead: it can't claim {client_id!r}")
         claim = super().claim(client_id, node, above)
         home = self._homes.get(client_id)
         self._homes[client_id] = node
@@ -114,6 +117,10 @@ class SharedSessionStore(MemorySessionStore):
 
     def bury(self, node: NodeIdentity) -> None:
         self._buried.add(node.uid)
+
+    def is_stored(self, client_id: str) -> bool:
+        record = self._records.get(client_id)
+        return record is not None and record.session is not None
 
     def living(self, uids: Set[int]) -> Set[int]:
         return set(uids) - self._buried
@@ -174,6 +181,9 @@ class NodeSessionStore(SessionStore):
 
     def bury(self, node: NodeIdentity) -> None:
         self.shared.bury(node)
+
+    def is_stored(self, client_id: str) -> bool:
+        return self.shared.is_stored(client_id)
 
     def living(self, uids: Set[int]) -> Set[int]:
         return self.shared.living(uids)

@@ -245,9 +245,19 @@ class SessionStore(Store, ABC):
     def bury(self, node: NodeIdentity) -> Maybe[None]:
         """Declare a node dead: its sessions are orphaned now, without waiting until the store itself notices.
 
-        The cluster calls it when the node is DOWN. A node that is buried by mistake loses nothing: whoever adopts its
-        sessions has later epochs. A store that nodes do not share does nothing, as in this default.
+        The cluster calls it when the node is DOWN. Such a node may still run, and reach the store: its claims fail
+        from now on with :class:`~kinmqtt_spi.errors.ServiceUnavailable`, or nobody would adopt what it takes. A node
+        that is buried by mistake loses nothing: whoever adopts its sessions has later epochs. A store that nodes do
+        not share does nothing, as in this default.
         """
+
+    def is_stored(self, client_id: str) -> Maybe[bool]:
+        """Tell whether a client id has a stored session, whichever node owns it.
+
+        Where no node has a session, it has ended only if this says so. A store that nodes do not share is not asked.
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` while the store can't be reached.
+        """
+        return False
 
     def living(self, uids: Set[int]) -> Maybe[Set[int]]:
         """Return those of these nodes that are alive or may be; this node is not asked about.

@@ -514,6 +514,41 @@ class SessionStoreContract(StoreContract):
         assert set(before) == {THERE.uid, FAR.uid}
         assert set(drive(session_store.living({THERE.uid, FAR.uid}))) == {FAR.uid}
 
+    @behaviour("SESSION-44", needs="can_lose_nodes")
+    def test_session_44_a_buried_node_claims_nothing(self, session_store: SessionStore, drive: Driver) -> None:
+        """After ``bury`` the claims of a node fail with ServiceUnavailable, and change nothing; others claim."""
+        self._opened(session_store, drive, session("a"))
+        drive(session_store.bury(THERE))
+        before = drive(session_store.claim("a", HERE)).epoch
+
+        for client_id in ("a", "new"):
+            with pytest.raises(ServiceUnavailable):
+                drive(session_store.claim(client_id, THERE))
+            with pytest.raises(ServiceUnavailable):
+                drive(session_store.claim_for(client_id, THERE, Claimant(None)))
+        after = drive(session_store.claim("a", HERE))
+
+        assert (after.previous_owner, after.previous_epoch) in ((HERE, before), (HERE, None))
+        assert after.session is not None
+
+    @behaviour("SESSION-45", needs="can_lose_nodes")
+    def test_session_45_it_knows_what_is_stored(self, session_store: SessionStore, drive: Driver) -> None:
+        """``is_stored`` tells whether a client id has a stored session, wherever it is, owned or not."""
+
+        def stored() -> list[str]:
+            return [each for each in ("a", "b", "c", "d") if drive(session_store.is_stored(each))]
+
+        epochs = self._opened(session_store, drive, session("a"), session("b"))
+        epochs |= self._opened(session_store, drive, session("c"), node=THERE)
+        drive(session_store.claim("d", HERE))
+        self._release(session_store, drive, epochs, a=NOW)
+        before = stored()
+        self._apply(session_store, drive, DiscardSession("b", epochs["b"]))
+        drive(session_store.bury(THERE))
+
+        assert before == ["a", "b", "c"]
+        assert stored() == ["a", "c"]
+
     @behaviour("SESSION-30", needs="can_lose_nodes")
     def test_session_30_pages_say_what_others_hold(self, session_store: SessionStore, drive: Driver) -> None:
         """``iterate`` names the sessions that another live node has claimed last, released or not."""

@@ -517,3 +517,19 @@ class TestSESSION_43_TakesAllForAlive(Shared, _Broken):
     class double(HomedSessionStore):
         def living(self, uids: Set[int]) -> Set[int]:
             return uids
+
+
+class TestSESSION_44_LetsTheDeadClaim(Shared, _Broken):
+    class double(HomedSessionStore):
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            gone, self.gone = self.gone, set()
+            try:
+                return super().claim(client_id, node, above)
+            finally:
+                self.gone = gone
+
+
+class TestSESSION_45_TakesClaimsForSessions(Shared, _Broken):
+    class double(HomedSessionStore):
+        def is_stored(self, client_id: str) -> bool:
+            return client_id in self._records

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.session import Claim, Claimant, SessionPage
 from kinmqtt_spi.testing.build import HERE
@@ -30,6 +31,8 @@ class HomedSessionStore(MemorySessionStore):
         self.taken = call
 
     def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+        if node in self.gone:
+            raise ServiceUnavailable("it was declared dead")
         self.homes[client_id] = node
         self.handed.pop(client_id, None)
         claim = super().claim(client_id, node, above)
@@ -50,6 +53,10 @@ class HomedSessionStore(MemorySessionStore):
 
     def bury(self, node: NodeIdentity) -> None:
         self.gone.add(node)
+
+    def is_stored(self, client_id: str) -> bool:
+        record = self._records.get(client_id)
+        return record is not None and record.session is not None
 
     def living(self, uids: Set[int]) -> Set[int]:
         return set(uids) - {node.uid for node in self.gone}

@@ -14,7 +14,7 @@ from kinmqtt.broker.forwarding.forwarder import Rerouting
 from kinmqtt.broker.forwarding.node_link import Forwarded
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt.hooks.awaitables import pause, resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.values import NodeIdentity
@@ -142,10 +142,17 @@ class Rerouter(Rerouting):
             # A node that could not tell may have it.
             looks = looks + 1 if self._knows_all and found is not None else 0
             if looks > NOBODY_AFTER:
-                return  # The session has ended.
+                if not await self._is_stored(client_id):
+                    return  # The session has ended.
+                # A node that is gone may have claimed it last: another one adopts it.
+                looks = 0
             if clock.monotonic() >= deadline:
                 raise ServiceUnavailable(f"no node has the session of {client_id!r}", ReasonCode.SERVER_BUSY)
             await pause(clock, LOOK_S)
+
+    async def _is_stored(self, client_id: str) -> bool:
+        """Tell whether a session is in the stores, though no node has it."""
+        return await resolve(self._runtime.stores.session.is_stored(client_id))
 
     async def _deliver_to_owner(self, message: Forwarded, client_id: str) -> bool | None:
         """Deliver to the session of a client, wherever it is.

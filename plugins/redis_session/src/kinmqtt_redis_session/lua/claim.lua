@@ -1,6 +1,6 @@
 #!lua
 -- Makes a node the owner of a client id under a new, higher epoch.
--- KEYS: s, f, q, i, r
+-- KEYS: s, f, q, i, r; 6 the key that exists if the node was declared dead, where it is in reach of this script
 -- ARGV: 1 the node; 2 its uid; 3 how long to remember a client without stored state, in ms; 4 the claim's token, with
 --       which undo_claim.lua can undo it; 5 the node's uid again for an adoption, else '': the claim then succeeds
 --       only if hand_over.lua gave the session to this node and no one has claimed it since; 6 the user as JSON: the
@@ -8,9 +8,11 @@
 --       or ''; 8 an epoch that the new one must be above
 -- Answers {epoch, previous epoch, previous owner, session fields, subscriptions, uid of the node that claimed last}.
 -- Answers false if an adoption comes too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
--- user of the stored session, else the user for whom it was claimed and not released. The epoch is Redis's clock in
+-- user of the stored session, else the user for whom it was claimed and not released. Answers {'buried'} without any
+-- effect if the node was declared dead. The epoch is Redis's clock in
 -- ms, or the previous epoch plus one if that is higher. So it is above any forgotten epoch of this client id, and
 -- above the epoch of a claim that a failover has lost.
+if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {'buried'} end
 local head = redis.call('HMGET', KEYS[1], 'e', 'o', 'j', 'u', 'h', 'a', 'cu')
 if ARGV[5] ~= '' and head[5] ~= ARGV[5] then return false end
 local user = ''
