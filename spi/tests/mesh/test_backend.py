@@ -12,6 +12,7 @@ from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.mesh.backend import MeshBackend
 from kinmqtt_spi.mesh.calls import ASK, BACKEND, CHUNK, CLAIM, HAND, ROUTES, STATE, pack_step
 from kinmqtt_spi.mesh.frames import HELLO, PUSH, Hello, encode
+from kinmqtt_spi.mesh.handoff import MAX_OPEN
 from kinmqtt_spi.mesh.link import LinkLimits
 from kinmqtt_spi.mesh.network import NetworkNode
 from kinmqtt_spi.mesh.pipes import Pipe
@@ -354,6 +355,21 @@ class TestHandOffs:
         [received] = nodes.news[1].hand_offs
         assert received.chunks == [b"state"]
         assert received.state is HandOffState.ABORTED
+
+    def test_a_node_hands_off_a_bounded_number_of_sessions_at_once(self) -> None:
+        """Each takes memory where it arrives; another one can begin when one is over."""
+        nodes = Nodes("a", "b")
+        here = nodes.backends[0]
+        begun = [here.hand_off(f"client{number}", 1, B) for number in range(MAX_OPEN)]
+        refused = here.hand_off("one more", 1, B)
+        nodes.clock.advance(1.0)
+        outcome(begun[0]).abort()
+        nodes.clock.advance(1.0)
+        later = here.hand_off("later", 1, B)
+        nodes.clock.advance(1.0)
+
+        assert f"hands off {MAX_OPEN} sessions at once already" in str(outcome(refused))
+        assert hasattr(outcome(later), "chunk")
 
     def test_a_hand_off_that_is_over_fails(self) -> None:
         """Steps of a hand-off that was committed or aborted fail, and do nothing."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core_harness.house import Peer, back, payloads
 from core_harness.nodes import Nodes
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
+from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.cluster import LinkState, Member, MemberState
@@ -297,18 +297,19 @@ def test_a_batch_that_cannot_be_written_leaves_no_publisher_without_answer(monke
     assert nodes.brokers[0].broker.forwarder.unanswered == 0
 
 
-def test_a_session_that_a_node_taken_for_dead_has_claimed_is_followed() -> None:
-    """C4: it is alive, and the only other node; the message waits until the session is adopted."""
+def test_a_node_that_is_taken_for_dead_claims_no_session() -> None:
+    """C4: it is alive and reaches the store; what it claimed, nobody would adopt."""
     nodes = Nodes(2)
-    sub = back(nodes.brokers[0], "sub").subscribe("a", qos=1).drop()
+    back(nodes.brokers[0], "sub").subscribe("a", qos=1).drop()
     nodes.settle()
     taken_for_dead = nodes.backends[1].me
     nodes.backends[0].listener.member_changed(Member(taken_for_dead, MemberState.DOWN))
     nodes.advance(1)
-    nodes.stores.sessions.claim("sub", taken_for_dead)
+    refused = nodes.brokers[1].connect("sub", V5, expiry_s=60, clean_start=False)
+    nodes.advance(1)
     pub = nodes.brokers[0].connect("pub", V5).publish("a", b"x", qos=1)
-    nodes.advance(5)
+    nodes.advance(1)
 
-    assert sub.messages == []
+    assert [each.reason for each in refused.of(Connack)] == [ReasonCode.SERVER_UNAVAILABLE]
     assert [each.reason for each in pub.of(Puback)] == [ReasonCode.SUCCESS]
     assert payloads(back(nodes.brokers[0], "sub")) == [b"x"]

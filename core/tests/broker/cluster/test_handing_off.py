@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from core_harness.nodes import Nodes
+from kinmqtt.broker.ownership.handoff import MAX_AT_ONCE
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt.mqtt.packets import Connack, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
 from kinmqtt_spi import ALLOW, Decision, hookimpl
@@ -219,3 +221,36 @@ def test_a_hand_off_that_can_t_be_read_is_refused(data: bytes) -> None:
         hand_off = nodes.backends[0].listener.handing("c", 1, nodes.backends[0].me)
         hand_off.chunk(data)
         nodes.brokers[0].result(resolve(hand_off.commit()))
+
+
+def test_many_sessions_that_move_at_once_all_arrive() -> None:
+    """More than are handed off at once wait, and none is refused."""
+    nodes = Nodes(2, shared=False)
+    names = [f"c{number}" for number in range(3 * MAX_AT_ONCE)]
+    for name in names:
+        nodes.brokers[0].connect(name, 5, expiry_s=60).subscribe(name, qos=1).disconnect()
+    nodes.settle()
+
+    moved = [nodes.brokers[1].connect(name, 5, expiry_s=60, clean_start=False) for name in names]
+    nodes.settle()
+
+    assert [client.of(Connack)[0].session_present for client in moved] == [True] * len(names)
+    assert stored(nodes, 0) == []
+
+
+def test_what_arrives_of_sessions_is_bounded_and_is_given_back_when_they_are_over() -> None:
+    """Other nodes can't take the memory of this one with sessions that they never commit."""
+    nodes = Nodes(2, shared=False)
+    runtime = nodes.brokers[1].broker.runtime
+    most_bytes = 1000
+    runtime.limits = evolve(runtime.limits, max_all_queued_bytes=most_bytes)
+    listener = nodes.backends[1].listener
+    origin = nodes.backends[0].me
+    first, second = (listener.handing(name, 1, origin) for name in ("a", "b"))
+    first.chunk(bytes(most_bytes - 1))
+
+    with pytest.raises(ServiceUnavailable, match="max_all_queued_bytes"):
+        second.chunk(b"xx")
+    first.abort()
+    second.chunk(bytes(most_bytes))
+    second.abort()

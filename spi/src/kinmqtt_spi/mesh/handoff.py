@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -15,6 +15,9 @@ from kinmqtt_spi.mesh.local import Local
 from kinmqtt_spi.mesh.results import Result
 from kinmqtt_spi.services.cluster import HandOff
 from kinmqtt_spi.values import Maybe, NodeIdentity
+
+MAX_OPEN: Final = 256
+"""How many sessions one node may hand off to another at once; further ones are refused."""
 
 
 @frozen(slots=True)
@@ -103,6 +106,8 @@ class ReceivedHandOffs:
             self._local.finish(open.abort, lambda _: None, lambda _: None)
 
     def _begin(self, number: int, client_id: str, epoch: int) -> None:
+        if len(self._open) >= MAX_OPEN:
+            raise ServiceUnavailable(f"node {self._origin.name} hands off {MAX_OPEN} sessions at once already")
         self._open[number] = self._local.listener.handing(client_id, epoch, self._origin)
 
     def _answer(self, sequence: int, call: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hands off sessions to other nodes, and accepts theirs, where each node has stores of its own.
+"""Hands off sessions to other nodes, where each node has stores of its own.
 
 A session is sent in the export format of ``kinmqtt store``, in pieces. The new owner commits all of it before the
 former one deletes it. If a node dies in between, both have it: the cluster finds out when the dead one is back, and
@@ -7,24 +7,21 @@ the session with the lower epoch is handed off to the other, which takes the mes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import evolve
+from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
+from kinmqtt.broker.ownership.arrivals import unavailable
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import has_ended
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import resolve, run
+from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.export import (
     FORMAT,
     HEADER,
-    Contents,
-    ExportedQueue,
-    ExportError,
-    ExportReader,
     completed_line,
     line_text,
     queue_lines,
@@ -32,10 +29,9 @@ from kinmqtt_spi.export import (
     session_line,
 )
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.cluster import HandOff
-from kinmqtt_spi.services.queue import Entry, Purge, QueueState
-from kinmqtt_spi.services.session import Claim, DiscardSession, OpenSession
-from kinmqtt_spi.values import Maybe, NodeIdentity
+from kinmqtt_spi.services.queue import Purge, QueueState
+from kinmqtt_spi.services.session import Claim, DiscardSession
+from kinmqtt_spi.values import NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.claims import Claims
@@ -50,17 +46,15 @@ log = Logger("kinmqtt.sessions")
 PIECE_BYTES: Final = 256 << 10
 """How much of a session is sent at once."""
 
+MAX_AT_ONCE: Final = 64
+"""How many sessions are handed off at once; others wait."""
+
 PAGE: Final = 200
 """How many queued messages are read at once."""
 
-OVERHEAD: Final = 4
-"""An export takes at most so many times the bytes that its queue counts, as text."""
-
-Merge = Callable[["Session", Sequence[Entry]], Awaitable[None]]
-
 
 class HandOffs:
-    """Sessions that go to other nodes, and those that come from them."""
+    """Sessions that go to other nodes."""
 
     def __init__(
         self, runtime: Runtime, registry: Registry, cluster: ClusterBackend, claims: Claims, reload: Reload
@@ -71,17 +65,11 @@ class HandOffs:
         self._claims = claims
         self._reload = reload
         self._on_leaving: Callable[[Session], object] = lambda session: None
-        self._merge: Merge = _drop_all
+        self._slots = DeferredSemaphore(MAX_AT_ONCE)
 
     def when_leaving(self, call: Callable[[Session], object]) -> None:
         """Call ``call`` with each session that is about to leave, before its copy here is dropped."""
         self._on_leaving = call
-
-    def merge_by(self, merge: Merge) -> None:
-        """Set what gives a session the messages of an outdated copy that it lacks."""
-        self._merge = merge
-
-    # Leaving
 
     async def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> bool:
         """Hand off a session to the node that claims it under ``epoch``; returns whether there was one to move.
@@ -98,11 +86,16 @@ class HandOffs:
             try:
                 await self._claims.take(client_id, None)
             except CommitFailed as error:
-                raise _unavailable(client_id, error) from error
+                raise unavailable(client_id, error) from error
             session = self._registry.get(client_id)
             if session is None or has_ended(session):
                 return False
-            await self._move(session, epoch, to)
+            # Other nodes refuse more at once, and each takes memory here and there.
+            await self._slots.acquire()
+            try:
+                await self._move(session, epoch, to)
+            finally:
+                self._slots.release()
             return True
 
     async def _move(self, session: Session, epoch: int, to: NodeIdentity) -> None:
@@ -119,7 +112,7 @@ class HandOffs:
         except BaseException as error:
             await self._take_back(client_id)
             if isinstance(error, CommitFailed | ServiceUnavailable):
-                raise _unavailable(client_id, error) from error
+                raise unavailable(client_id, error) from error
             raise
         await self._delete(client_id, claim.epoch)
         log.info("session {client_id!r} was handed off to node {node}", client_id=client_id, node=to.name)
@@ -190,117 +183,3 @@ class HandOffs:
         except CommitFailed as error:
             # At the next start the cluster finds that another node has a later one.
             log.warn("session {client_id!r} has moved, and is not deleted: {error}", client_id=client_id, error=error)
-
-    # Arriving
-
-    def handing(self, client_id: str, epoch: int, origin: NodeIdentity) -> HandOff:
-        """Accept a session; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.handing`."""
-        limits = self._runtime.limits
-        most_bytes = OVERHEAD * (limits.max_queued_bytes + limits.max_will_bytes) + limits.max_packet_bytes
-        return _Arrival(self, client_id, epoch, origin, most_bytes)
-
-    async def accept(self, client_id: str, epoch: int, origin: NodeIdentity, contents: Contents) -> None:
-        """Commit a session that has arrived whole."""
-        exported, queue = _only_session(client_id, contents)
-        try:
-            async with self._registry.locks.of(client_id):
-                session = self._registry.get(client_id)
-                if session is None or (session.connection is None and has_ended(session)):
-                    await self._adopt(contents, max(epoch, exported.epoch), origin)
-                elif session.persistent:
-                    await self._merge(session, _entries(queue))
-                # Else the client has begun anew, and only until it disconnects: what was kept has ended.
-        except CommitFailed as error:
-            raise _unavailable(client_id, error) from error
-
-    async def _adopt(self, contents: Contents, above: int, origin: NodeIdentity) -> None:
-        runtime = self._runtime
-        stored = contents.sessions[0].session
-        client_id = stored.client_id
-        limits = runtime.limits
-        if runtime.stores.session.count() + runtime.turn.batch.opened >= limits.max_sessions:
-            raise ServiceUnavailable(f"node {runtime.node.name} has limits.max_sessions already")
-        claim = await resolve(runtime.stores.session.claim(client_id, runtime.node, above))
-        batch = runtime.turn.batch
-        for queue in contents.queues.values():
-            queue.epoch = claim.epoch
-        batch.queue.append(Purge(client_id, claim.epoch))
-        for writes in contents.queue_writes():
-            batch.queue += writes
-        batch.sessions += (
-            OpenSession(claim.epoch, stored),
-            release_of(stored, claim.epoch, runtime.clock.now()),
-        )
-        batch.opened += 1
-        await runtime.turn.committed()
-        for queue in contents.queues.values():
-            runtime.stores.queue.remember(client_id, queue.completed)
-        state = await resolve(runtime.stores.queue.load(client_id))
-        self._registry.adopt(evolve(claim, session=stored), stored, state)
-        self._cluster.register(client_id, claim.epoch)
-        # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
-        await resolve(self._registry.routes_known())
-        if runtime.hooks.session_moved.active:
-            runtime.hooks.session_moved(client_id, origin)
-
-
-class _Arrival(HandOff):
-    """A session that arrives in pieces."""
-
-    def __init__(self, owner: HandOffs, client_id: str, epoch: int, origin: NodeIdentity, most_bytes: int) -> None:
-        self._owner = owner
-        self._client_id = client_id
-        self._epoch = epoch
-        self._origin = origin
-        self._most_bytes = most_bytes
-        self._reader = ExportReader()
-        self._rest = b""
-
-    def chunk(self, data: bytes) -> None:
-        self._most_bytes -= len(data)
-        if self._most_bytes < 0:
-            raise ServiceUnavailable(
-                f"the session of {self._client_id!r} takes more than limits.max_queued_bytes allows here"
-            )
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        try:
-            for line in whole:
-                self._reader.take(line)
-        except ExportError as error:
-            raise _unreadable(self._client_id, error) from error
-
-    def commit(self) -> Maybe[None]:
-        try:
-            contents = self._reader.contents()
-        except ExportError as error:
-            raise _unreadable(self._client_id, error) from error
-        return run(self._owner.accept(self._client_id, self._epoch, self._origin, contents))
-
-    def abort(self) -> None:
-        self._rest = b""
-        self._reader = ExportReader()
-
-
-def _only_session(client_id: str, contents: Contents) -> tuple[OpenSession, ExportedQueue]:
-    """Return the one session that is handed off, and its queue. Raises ServiceUnavailable for anything else."""
-    names = [each.client_id for each in contents.sessions]
-    if names != [client_id] or list(contents.queues) != [client_id]:
-        raise _unreadable(client_id, ExportError(f"it has sessions of {names} and queues of {list(contents.queues)}"))
-    return contents.sessions[0], contents.queues[client_id]
-
-
-def _entries(queue: ExportedQueue) -> list[Entry]:
-    """Return the messages of a queue that its client has not acknowledged, in their order."""
-    return [entry for _, entry in sorted(queue.entries.items()) if entry is not None]
-
-
-async def _drop_all(session: Session, entries: Sequence[Entry]) -> None:
-    """Give a session nothing."""
-
-
-def _unreadable(client_id: str, error: ExportError) -> ServiceUnavailable:
-    return ServiceUnavailable(f"the session of {client_id!r} can't be read: {error}")
-
-
-def _unavailable(client_id: str, error: CommitFailed | ServiceUnavailable) -> ServiceUnavailable:
-    return ServiceUnavailable(f"the session of {client_id!r} could not be moved: {error}", error.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinmqtt.broker.ownership.arrivals import Arrivals
 from kinmqtt.broker.ownership.claims import Claims
 from kinmqtt.broker.ownership.ending import Ending
 from kinmqtt.broker.ownership.expiry import Expiry
@@ -48,6 +49,7 @@ class Sessions:
         ending = Ending(runtime, registry, cluster, publisher, wills, redistribution, removal, reload)
         leaving = Leaving(runtime, registry, wills, redistribution, ending)
         claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
+        arrivals = Arrivals(runtime, registry, cluster)
         hand_offs = HandOffs(runtime, registry, cluster, claims, reload)
         locating = Locating(runtime, registry, cluster, claims, hand_offs)
         recovery = SessionRecovery(runtime, registry, wills, removal, reload, claims)
@@ -63,9 +65,9 @@ class Sessions:
         self.open = locating.open
         self.answers = {USER: locating.answer_user}
         self.hand_off = hand_offs.hand_off
-        self.handing = hand_offs.handing
+        self.handing = arrivals.handing
         self.when_leaving = hand_offs.when_leaving
-        self.merge_by = hand_offs.merge_by
+        self.merge_by = arrivals.merge_by
         self.connection_closed = leaving.connection_closed
         self.restore = recovery.restore
         self.adopt_orphaned = recovery.adopt_orphaned
