@@ -7,7 +7,7 @@ stores of its own can offer an import with :func:`read_export`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NoReturn
 
 from attrs import define, field
@@ -224,12 +224,14 @@ class ExportReader:
         inbound = _present(plain, "inbound")
         if not isinstance(inbound, list):
             raise ValueError("inbound: expected a list")
+        seen: set[int] = set()
         for number, packet_id in enumerate(inbound):
             if not isinstance(packet_id, int) or isinstance(packet_id, bool) or not 0 < packet_id < 0x10000:
                 raise ValueError(f"inbound[{number}]: expected a whole number from 1 to 65535")
-            if packet_id in inbound[:number]:
+            if packet_id in seen:
                 raise ValueError(f"inbound[{number}]: {packet_id} is there already")
-        pending = _pending_of(plain.get("pending", []), inbound)
+            seen.add(packet_id)
+        pending = _pending_of(plain.get("pending", []), seen)
         queue = ExportedQueue(_epoch(plain, "epoch"), _whole(plain, "last_sequence"), inbound, pending)
         self._contents.queues[client_id] = queue
         self._queue_lines[client_id] = self._number
@@ -363,7 +365,7 @@ def retained_line(write: RetainWrite) -> dict[str, Any]:
     return {"kind": "retained", **to_plain(write)}
 
 
-def _pending_of(listed: Any, inbound: Sequence[int]) -> dict[int, MessageId]:
+def _pending_of(listed: Any, inbound: Set[int]) -> dict[int, MessageId]:
     """Return the pending identifiers of a queue, each written as identifier, node and counter."""
     if not isinstance(listed, list):
         raise ValueError("pending: expected a list")

@@ -254,3 +254,30 @@ def test_what_arrives_of_sessions_is_bounded_and_is_given_back_when_they_are_ove
     first.abort()
     second.chunk(bytes(most_bytes))
     second.abort()
+
+
+def test_a_session_that_could_not_be_moved_is_taken_back_when_its_store_answers_again() -> None:
+    """C3: the store fails when the hand-off does; the session gets its messages again without a restart."""
+    nodes = Nodes(2, shared=False)
+    nodes.brokers[0].connect("c", 5, expiry_s=60).subscribe("a", qos=1).disconnect()
+    nodes.settle()
+    sessions: Any = nodes.brokers[0].broker.assembly.stores.session
+    claim, tried = sessions.claim, []
+
+    def fail(*arguments: Any) -> Any:
+        tried.append(arguments)
+        raise ServiceUnavailable("the disk is away")
+
+    sessions.claim = fail
+    nodes.brokers[1].connect("c", 5, expiry_s=60, clean_start=False)
+    nodes.advance(3)
+    sessions.claim = claim
+    nodes.advance(2)
+    nodes.brokers[0].connect("p", 5).publish("a", b"1", qos=1)
+    nodes.settle()
+    moved = nodes.brokers[1].connect("c", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+
+    assert len(tried) > 2
+    assert moved.of(Connack)[0].session_present
+    assert payloads(moved) == [b"1"]

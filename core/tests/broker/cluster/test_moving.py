@@ -344,3 +344,31 @@ def test_messages_for_a_stored_session_that_no_node_has_wait_for_its_next_owner(
 
     assert (before, len(publisher.of(Puback))) == (0, 1)
     assert [payload for _, payload, _ in back.messages] == [b"1"]
+
+
+def test_a_message_for_many_sessions_that_moved_to_one_node_is_sent_after_them_once() -> None:
+    """C3: another node sends it by the routes of their former owner, which names the new one."""
+    nodes = Nodes(3)
+    names = [f"m{number}" for number in range(20)]
+    for name in names:
+        nodes.brokers[0].connect(name, 5, expiry_s=60).subscribe("a", qos=1)
+    nodes.settle()
+    hold_routes(nodes.backends[2].listener, nodes.backends[1].me)
+    members = [nodes.brokers[1].connect(name, 5, expiry_s=60, clean_start=False) for name in names]
+    nodes.settle()
+    received, sent = nodes.backends[1].listener.received, []
+
+    def note(*arguments: Any) -> Any:
+        sent.append(arguments)
+        return received(*arguments)
+
+    nodes.backends[1].listener.received = note  # type: ignore[assignment, method-assign]
+    publisher = nodes.brokers[2].connect("p", 5)
+    publisher.publish("a", b"1", qos=1)
+    nodes.settle()
+
+    assert len(publisher.of(Puback)) == 1
+    assert [client.messages[0][1] for client in members] == [b"1"] * len(names)
+    assert [len(client.messages) for client in members] == [1] * len(names)
+    assert len(sent) == 1
+    assert len(nodes.brokers[0].broker.forwarder.links_for("a")) == 2  # by its routes, and after those that moved

@@ -119,7 +119,7 @@ def test_what_is_no_publish_packet_is_refused(packet: bytes) -> None:
         st.one_of(
             st.tuples(st.integers(0, 9), st.just(REFUSED), st.just(())),
             st.tuples(st.integers(0, 9), st.just(NO_MEMBER), st.tuples(texts, texts)),
-            st.tuples(st.integers(0, 9), st.just(MOVED), st.tuples(texts)),
+            st.tuples(st.integers(0, 9), st.just(MOVED), st.tuples(texts, texts)),
         ),
         max_size=5,
     )
@@ -134,7 +134,7 @@ def test_an_answer_comes_back_as_it_was(verdicts: list[Verdict]) -> None:
 
 def test_an_exception_has_the_texts_of_its_code_and_no_more() -> None:
     """A client id where a session has moved, nothing where a queue has refused."""
-    assert write_answer([(1, MOVED, ("c",)), (2, REFUSED, ())]) == b"\1\0\0\0\1\3\0\1c\0\0\0\2\1"
+    assert write_answer([(1, MOVED, ("c", "f")), (2, REFUSED, ())]) == b"\1\0\0\0\1\3\0\1c\0\1f\0\0\0\2\1"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_an_exception_has_the_texts_of_its_code_and_no_more() -> None:
         b"\1\0",
         write_answer([(3, REFUSED, ())]),
         write_answer([(0, 9, ())]),
-        write_answer([(0, MOVED, ("c",))])[:-1],
+        write_answer([(0, MOVED, ("c", ""))])[:-1],
     ],
 )
 def test_a_wrong_answer_is_refused(answer: bytes) -> None:

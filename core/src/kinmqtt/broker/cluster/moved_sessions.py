@@ -7,9 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt_spi.values import Maybe, Message, NodeIdentity
 
 if TYPE_CHECKING:
@@ -22,6 +25,10 @@ log = Logger("kinmqtt.cluster")
 
 MOVED_S: Final = 30.0
 """How long messages are sent after a session that has moved; by then all nodes know the routes of its new owner."""
+
+
+MERGED_AT_ONCE: Final = 500
+"""How many messages of an outdated copy are committed together."""
 
 
 @frozen(slots=True)
@@ -41,7 +48,7 @@ class MovedSessions:
         self._sessions = services.sessions
         self._resender = services.resender
         self._sessions.merge_by(self.merge)
-        self._sessions.when_leaving(self.dropped)
+        self._sessions.when_leaving(self.dropped, self.returned)
         self.had_peers = False
         """Whether there was another node; it may own a session after it was taken for dead."""
         self._moves: dict[str, _Move] = {}
@@ -71,18 +78,34 @@ class MovedSessions:
 
         Those of shared subscriptions go to any member.
         """
-        resender = self._resender
+        own = [Publication.of(entry.message) for entry in entries if entry.shared_filter is None]
+        refused = 0
+        for at in range(0, len(own), MERGED_AT_ONCE):
+            refused += await self._resender.deliver_missing(own[at : at + MERGED_AT_ONCE], session)
         for entry in entries:
-            publication = Publication.of(entry.message)
-            if entry.shared_filter is None:
-                await resender.deliver_to_session(publication, session)
-            else:
-                share_group, filter = entry.shared_filter.removeprefix("$share/").split("/", 1)
-                self._router.deliver_to_group((share_group, filter), publication)
-                self._runtime.turn.touch()
+            if entry.shared_filter is not None:
+                await self._to_group(Publication.of(entry.message), entry.shared_filter)
         await self._runtime.turn.committed()
-        text = "session {client_id!r} got what it lacked of the {count} messages of an outdated copy"
-        log.info(text, client_id=session.client_id, count=len(entries))
+        text = (
+            "session {client_id!r} got what it lacked of the {count} messages of an outdated copy; {refused} refused"
+        )
+        log.info(text, client_id=session.client_id, count=len(entries), refused=refused)
+
+    async def _to_group(self, publication: Publication, shared_filter: str) -> None:
+        """Give a message to any member of a shared subscription, wherever it is; raises CommitFailed."""
+        share_group, filter = shared_filter.removeprefix("$share/").split("/", 1)
+        key = (share_group, filter)
+        self._runtime.turn.touch()
+        if self._router.groups.has_members(key):
+            self._router.deliver_to_group(key, publication)
+            return
+        settled: Deferred[None] = Deferred()
+        self._forwarder.wait_for_member(publication, key)
+        ticket = ticket_of(publication)
+        ticket.when_settled(partial(settled.callback, None))
+        await settled
+        if ticket.failure is not None:
+            raise CommitFailed(ticket.failure)
 
     def _owner_known(self, client_id: str, owner: NodeIdentity) -> None:
         move = self._moves.get(client_id)
@@ -119,6 +142,13 @@ class MovedSessions:
             self._begin(client_id, tuple(filters))
         if before is not None:
             self._release(before.filters)
+
+    def returned(self, client_id: str) -> None:
+        """Send nothing after a session that could not be moved, and is here again."""
+        move = self._moves.get(client_id)
+        if move is not None:
+            move.timer.cancel()
+            self._forget(client_id)
 
     def _begin(self, client_id: str, filters: tuple[str, ...]) -> None:
         for filter in filters:

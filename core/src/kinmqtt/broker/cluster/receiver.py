@@ -76,7 +76,7 @@ class Answer:
                 if isinstance(write, Append) and write.client_id in fenced:
                     number = numbers.get(write.entry.message.id)
                     if number is not None:
-                        self.verdicts.append((number, MOVED, (write.client_id,)))
+                        self.verdicts.append((number, MOVED, (write.client_id, "")))
         return write_answer(self.verdicts) if self.verdicts else b""
 
 
@@ -324,8 +324,9 @@ class Receiver:
         if links is None:
             return
         for route in links:
+            owner = "" if route.link is None else f"{route.link.node.uid:x}"
             for client_id in route.clients:
-                answer.verdicts.append((number, MOVED, (client_id,)))
+                answer.verdicts.append((number, MOVED, (client_id, owner)))
 
     async def _note_later(self, routed: Awaitable[Routed], number: int, answer: Answer) -> None:
         if await as_deferred(routed) is Routed.REFUSED:
@@ -359,20 +360,22 @@ class Receiver:
         self, publication: Publication, clients: tuple[str, ...], number: int, answer: Answer
     ) -> None:
         """Deliver to sessions that have moved here; a session that is not here has moved on."""
+        here = []
         for client_id in clients:
             session = await self._sessions.settled(client_id)
             if session is None or not session.persistent:
-                answer.verdicts.append((number, MOVED, (client_id,)))
+                answer.verdicts.append((number, MOVED, (client_id, "")))
             else:
-                resent = await self._resender.deliver_to_session(publication, session)
-                if not self._note_resent(resent, number, answer):
-                    answer.verdicts.append((number, REFUSED, ()))
+                here.append(session)
+        resent = await self._resender.deliver_to_sessions(publication, here)
+        if not self._note_resent(resent, number, answer):
+            answer.verdicts.append((number, REFUSED, ()))
 
     @staticmethod
     def _note_resent(resent: Resent, number: int, answer: Answer) -> bool:
         """Name the clients whose sessions have moved on; returns whether no queue refused the message."""
         for client_id in resent.moved:
-            answer.verdicts.append((number, MOVED, (client_id,)))
+            answer.verdicts.append((number, MOVED, (client_id, "")))
         return resent.accepted
 
     # Answers

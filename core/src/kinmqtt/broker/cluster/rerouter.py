@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
+    from kinmqtt.broker.forwarding.node_link import NodeLink
     from kinmqtt.broker.routing.groups import Group
     from kinmqtt.broker.services import Services
 
@@ -54,9 +55,14 @@ class Rerouter(Rerouting):
         self._runtime.statistics.rerouted["no_member"].value += 1
         self._begin(message, self._elect_again(message, group, node))
 
-    def redirect(self, message: Forwarded, client_id: str) -> None:
-        self._runtime.statistics.rerouted["moved"].value += 1
-        self._begin(message, self._redirect(message, client_id))
+    def redirect(self, message: Forwarded, clients: Sequence[str], link: NodeLink | None) -> None:
+        self._runtime.statistics.rerouted["moved"].value += len(clients)
+        if link is not None and not link.is_gone:
+            # If they have moved on, the node says so without naming another one, and they are looked for.
+            self._forwarder.send_to_clients(link, message, tuple(clients))
+            return
+        for client_id in clients:
+            self._begin(message, self._redirect(message, client_id))
 
     def node_gone(self, node: NodeIdentity, message: Forwarded) -> None:
         self._runtime.statistics.rerouted["node_gone"].value += 1

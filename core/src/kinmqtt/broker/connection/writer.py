@@ -13,6 +13,7 @@ from kinmqtt.broker.connection.output import ConnectionOutbox
 from kinmqtt.broker.connection.read_gate import CONGESTION, FORWARDING
 from kinmqtt.broker.connection.reader import Reader
 from kinmqtt.broker.message.ticket import Ticket, TicketOwner
+from kinmqtt.broker.turn.recovery import attempt
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
@@ -120,7 +121,8 @@ class Writer(Reader, TicketOwner):
         # What is acknowledged below has its turn: nothing is before it.
         self.held = None
         for acknowledgement in held.take():
-            acknowledgement.release()
+            # Those behind it are answered, too.
+            attempt(acknowledgement.release)
         if len(held):
             self.held = held
         if self.gate.reasons & FORWARDING and not held.slow and len(held) < self.limits.receive_maximum:

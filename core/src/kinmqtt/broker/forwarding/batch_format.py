@@ -49,9 +49,9 @@ REFUSED: Final = 1
 NO_MEMBER: Final = 2
 """The node has no member of the shared subscription; its name and filter follow."""
 MOVED: Final = 3
-"""The client's session has another owner; its client id follows."""
+"""The client's session has another owner: its client id follows, and the uid of that node in hex, if it is known."""
 
-_TEXTS: Final = {REFUSED: 0, NO_MEMBER: 2, MOVED: 1}
+_TEXTS: Final = {REFUSED: 0, NO_MEMBER: 2, MOVED: 2}
 """How many texts follow each code."""
 
 GroupKey = tuple[str, str]
@@ -208,6 +208,9 @@ def packet_bounds(batch: bytes, at: int, end: int) -> tuple[int, int]:
         raise MalformedBatch("a packet that runs past the end of its run")
     return body, after
 
+
+CLIENTS_AT_ONCE: Final = 1000
+"""The most clients that one run names."""
 
 Verdict = tuple[int, int, tuple[str, ...]]
 """The number of a message in its batch, a code, and the texts that belong to the code."""

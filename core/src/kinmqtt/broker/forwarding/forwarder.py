@@ -11,7 +11,16 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.forwarding.batch_format import MOVED, NO_MEMBER, PLAIN, REFUSED, GroupKey, RunHead, read_answer
+from kinmqtt.broker.forwarding.batch_format import (
+    CLIENTS_AT_ONCE,
+    MOVED,
+    NO_MEMBER,
+    PLAIN,
+    REFUSED,
+    GroupKey,
+    RunHead,
+    read_answer,
+)
 from kinmqtt.broker.forwarding.filter_table import FilterTable
 from kinmqtt.broker.forwarding.node_link import (
     AssuredOutbox,
@@ -51,8 +60,8 @@ class Rerouting:
         """Give a message to another member of a shared subscription: a node had none, ``None`` for this one."""
         raise NotImplementedError
 
-    def redirect(self, message: Forwarded, client_id: str) -> None:
-        """Send a message to the node that has a client's session now."""
+    def redirect(self, message: Forwarded, clients: Sequence[str], link: NodeLink | None) -> None:
+        """Send a message to the nodes that have these clients' sessions now; ``link`` is to the one that may."""
         raise NotImplementedError
 
     def node_gone(self, node: NodeIdentity, message: Forwarded) -> None:
@@ -159,10 +168,21 @@ class Forwarder:
         by_number = self._by_number
         found = [LinkRoute(by_number[number], assured) for number, assured in self.routes.nodes_for(topic)]
         if len(self._moved):
-            for moved in self._moved.match(topic):
-                if isinstance(moved, dict):
-                    found += [LinkRoute(link, True, (client_id,)) for client_id, link in moved.items()]
+            found += self._moved_for(topic)
         return tuple(found)
+
+    def _moved_for(self, topic: str) -> list[LinkRoute]:
+        """Return the nodes to which sessions with subscribers of a topic have moved."""
+        by_link: dict[NodeLink | None, dict[str, None]] = {}
+        for moved in self._moved.match(topic):
+            if isinstance(moved, dict):
+                for client_id, link in moved.items():
+                    by_link.setdefault(link, {})[client_id] = None
+        return [
+            LinkRoute(link, True, some)
+            for link, clients in by_link.items()
+            for some in _pieces_of_clients(tuple(clients))
+        ]
 
     def session_moved(self, client_id: str, link: NodeLink | None, filters: Sequence[str]) -> None:
         """Send messages that match these filters to a client's session on another node, until it is forgotten.
@@ -256,19 +276,24 @@ class Forwarder:
         ticket = ticket_of(publication)
         message = Forwarded(publication, ticket, False, (), route.clients, True)
         if route.link is None or route.link.is_gone:
-            self._rerouting.redirect(message, route.clients[0])
+            self._rerouting.redirect(message, route.clients, None)
         else:
             self._assure(route.link, packet, flags, message)
 
     def follow(self, publication: Publication, client_id: str) -> None:
         """Send a message to a client's session, which was here: its owner is looked for."""
         message = Forwarded(publication, ticket_of(publication), False, (), (client_id,), True)
-        self._rerouting.redirect(message, client_id)
+        self._rerouting.redirect(message, (client_id,), None)
 
     def wait_for_member(self, publication: Publication, group: GroupKey) -> None:
         """Give a message to a shared subscription whose members have all moved, once their new node is known."""
         message = Forwarded(publication, ticket_of(publication), False, (group,))
         self._rerouting.elect_again(message, group, None)
+
+    def send_to_clients(self, link: NodeLink, message: Forwarded, clients: tuple[str, ...]) -> None:
+        """Send a message to sessions that a node is said to have."""
+        for some in _pieces_of_clients(clients):
+            self.send(link, Forwarded(message.publication, message.ticket, False, (), some, True))
 
     def send(self, link: NodeLink, message: Forwarded) -> None:
         """Send one message to a node, which answers to the message's ticket."""
@@ -278,6 +303,11 @@ class Forwarder:
     def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
         ticket = message.ticket
         if link.is_gone:
+            if message.searching:
+                ticket.is_elsewhere = True
+                ticket.expect()
+                ticket.settle()
+                return
             # It may wait long: its publisher should not send more meanwhile.
             ticket.is_slow = True
             self._rerouting.node_gone(link.node, message)
@@ -376,6 +406,7 @@ class Forwarder:
         self._look_at_credit(node)
         self.unanswered -= len(messages)
         self._runtime.turn.touch()
+        moved: dict[tuple[int, str], list[str]] = {}
         for number, code, texts in verdicts:
             message = messages[number]
             if code == REFUSED:
@@ -388,7 +419,9 @@ class Forwarder:
             elif message.searching:
                 message.ticket.is_elsewhere = True
             elif code == MOVED:
-                self._rerouting.redirect(message, texts[0])
+                moved.setdefault((number, texts[1]), []).append(texts[0])
+        for (number, uid), clients in moved.items():
+            self._rerouting.redirect(messages[number], clients, self._link_of(uid))
         owner: TicketOwner | None = None
         for message in messages:
             settled = message.ticket.note_answer()
@@ -399,6 +432,13 @@ class Forwarder:
                 owner = settled
         if owner is not None:
             owner.release_held()
+
+    def _link_of(self, uid: str) -> NodeLink | None:
+        """Return the link to the node that an answer names as the owner of a session."""
+        try:
+            return self._links.get(int(uid, 16))
+        except ValueError:
+            return None  # It is not known there.
 
     def _failed(self, node: NodeIdentity, messages: list[Forwarded], failure: Failure) -> None:
         self.unanswered -= len(messages)
@@ -419,7 +459,11 @@ class Forwarder:
             log.error(text, node=node.name, count=len(messages), error=error)
         reason = error.reason if isinstance(error, ServiceUnavailable) else ReasonCode.SERVER_UNAVAILABLE
         for message in messages:
-            message.ticket.failure = reason
+            if message.clients and not message.searching:
+                # They may move on; and their owner may commit it a little later.
+                self._rerouting.redirect(message, message.clients, None)
+            else:
+                message.ticket.failure = reason
             message.ticket.settle()
 
 
@@ -429,6 +473,11 @@ def ticket_of(publication: Publication) -> Ticket:
     if ticket is None:
         ticket = publication.ticket = Ticket()
     return ticket
+
+
+def _pieces_of_clients(clients: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+    """Cut clients into as many as one run may name."""
+    return [clients[at : at + CLIENTS_AT_ONCE] for at in range(0, len(clients), CLIENTS_AT_ONCE)]
 
 
 def _pieces(groups: tuple[GroupKey, ...]) -> Sequence[tuple[GroupKey, ...]]:

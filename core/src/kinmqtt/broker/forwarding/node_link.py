@@ -168,6 +168,7 @@ class AssuredOutbox(Outbox):
     """The messages of a turn for one node that it must answer."""
 
     __slots__ = (
+        "_clients",
         "_fail",
         "_flags",
         "_heads",
@@ -208,6 +209,8 @@ class AssuredOutbox(Outbox):
         """The last message, if its run may be continued."""
         self._flags = 0
         """The flags of the last run."""
+        self._clients: tuple[str, ...] = ()
+        """The clients of the last run."""
         self._run_bytes = 0
 
     @property
@@ -224,10 +227,11 @@ class AssuredOutbox(Outbox):
         publication = message.publication
         counter = publication.counter
         last = self._last
-        is_apart = bool(message.groups) or bool(message.clients)
+        clients = message.clients
         if (
             last is not None
-            and not is_apart
+            and not message.groups
+            and clients is self._clients
             and flags == self._flags
             and last.publisher is publication.publisher
             and last.received_at == publication.received_at
@@ -241,13 +245,14 @@ class AssuredOutbox(Outbox):
                 self._version = self.routes_version
             if publication.uid != self._own_uid:
                 self._version = 0  # A node that is gone had kept it, and may have sent it.
-            head = RunHead(flags, publication.publisher, publication.uid, counter, 0, message.groups, message.clients)
+            head = RunHead(flags, publication.publisher, publication.uid, counter, 0, message.groups, clients)
             self._heads.append(head)
             self._starts.append(len(self._messages))
             self._times.append(publication.received_at)
             self._flags = flags
+            self._clients = clients
             self._run_bytes = len(packet)
-        self._last = None if is_apart else publication
+        self._last = None if message.groups else publication
         self._messages.append(message)
 
     def flush(self) -> None:

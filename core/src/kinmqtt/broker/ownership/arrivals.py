@@ -14,11 +14,12 @@ from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.export import Contents, ExportedQueue, ExportError, ExportReader
 from kinmqtt_spi.services.cluster import HandOff
-from kinmqtt_spi.services.queue import Entry, Purge
-from kinmqtt_spi.services.session import OpenSession
+from kinmqtt_spi.services.queue import Entry, Purge, QueueState
+from kinmqtt_spi.services.session import Claim, OpenSession, StoredSession
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.ownership.claims import Claims
     from kinmqtt.broker.ownership.registry import Registry
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
@@ -33,8 +34,9 @@ Merge = Callable[["Session", Sequence[Entry]], Awaitable[None]]
 class Arrivals:
     """Sessions that come from other nodes."""
 
-    def __init__(self, runtime: Runtime, registry: Registry, cluster: ClusterBackend) -> None:
+    def __init__(self, runtime: Runtime, registry: Registry, cluster: ClusterBackend, claims: Claims) -> None:
         self._runtime = runtime
+        self._claims = claims
         self._registry = registry
         self._cluster = cluster
         self._merge: Merge = _drop_all
@@ -86,6 +88,22 @@ class Arrivals:
         if runtime.stores.session.count() + runtime.turn.batch.opened >= limits.max_sessions:
             raise ServiceUnavailable(f"node {runtime.node.name} has limits.max_sessions already")
         claim = await resolve(runtime.stores.session.claim(client_id, runtime.node, above))
+        try:
+            state = await self._commit(contents, stored, claim)
+        except BaseException:
+            self._claims.release(client_id, claim)
+            raise
+        self._registry.adopt(evolve(claim, session=stored), stored, state)
+        self._cluster.register(client_id, claim.epoch)
+        # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
+        await resolve(self._registry.routes_known())
+        if runtime.hooks.session_moved.active:
+            runtime.hooks.session_moved(client_id, origin)
+
+    async def _commit(self, contents: Contents, stored: StoredSession, claim: Claim) -> QueueState:
+        """Commit what has arrived in place of what is stored here, and load its queue."""
+        runtime = self._runtime
+        client_id = stored.client_id
         batch = runtime.turn.batch
         for queue in contents.queues.values():
             queue.epoch = claim.epoch
@@ -100,13 +118,8 @@ class Arrivals:
         await runtime.turn.committed()
         for queue in contents.queues.values():
             runtime.stores.queue.remember(client_id, queue.completed)
-        state = await resolve(runtime.stores.queue.load(client_id))
-        self._registry.adopt(evolve(claim, session=stored), stored, state)
-        self._cluster.register(client_id, claim.epoch)
-        # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
-        await resolve(self._registry.routes_known())
-        if runtime.hooks.session_moved.active:
-            runtime.hooks.session_moved(client_id, origin)
+        state: QueueState = await resolve(runtime.stores.queue.load(client_id))
+        return state
 
 
 class _Arrival(HandOff):

@@ -16,8 +16,9 @@ from twisted.logger import Logger
 from kinmqtt.broker.ownership.arrivals import unavailable
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import has_ended
+from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import resolve
+from kinmqtt.hooks.awaitables import pause, resolve
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.export import (
     FORMAT,
@@ -65,11 +66,15 @@ class HandOffs:
         self._claims = claims
         self._reload = reload
         self._on_leaving: Callable[[Session], object] = lambda session: None
+        self._on_returned: Callable[[str], object] = lambda client_id: None
         self._slots = DeferredSemaphore(MAX_AT_ONCE)
 
-    def when_leaving(self, call: Callable[[Session], object]) -> None:
-        """Call ``call`` with each session that is about to leave, before its copy here is dropped."""
-        self._on_leaving = call
+    def when_leaving(self, leaving: Callable[[Session], object], returned: Callable[[str], object]) -> None:
+        """Call ``leaving`` with each session that is about to leave, before its copy here is dropped.
+
+        ``returned`` is called with the client id of one that could not be moved, and is here again.
+        """
+        self._on_leaving, self._on_returned = leaving, returned
 
     async def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> bool:
         """Hand off a session to the node that claims it under ``epoch``; returns whether there was one to move.
@@ -158,18 +163,34 @@ class HandOffs:
             after = page[-1].sequence
 
     async def _take_back(self, client_id: str) -> None:
-        """Take a session back that could not be handed off."""
+        """Take a session back that could not be handed off; tried until the stores answer.
+
+        Meanwhile nobody else opens it: the caller has the lock of the client id.
+        """
+        is_noted = False
+        while True:
+            try:
+                await self._load_again(client_id)
+                return
+            except (CommitFailed, ServiceUnavailable) as error:
+                if not is_noted:
+                    is_noted = True
+                    text = "session {client_id!r} can't be taken back yet, and gets no messages: {error}"
+                    log.error(text, client_id=client_id, error=error)
+            await pause(self._runtime.clock, RETRY_S)
+
+    async def _load_again(self, client_id: str) -> None:
+        """Own a session again that the stores have."""
         runtime = self._runtime
-        try:
-            claim = await resolve(runtime.stores.session.claim(client_id, runtime.node))
-            if claim.session is not None:
-                state = await self._reload.load(client_id, claim.epoch, patient=True)
-                self._registry.adopt(claim, claim.session, state)
-                self._cluster.register(client_id, claim.epoch)
-                self._registry.write(release_of(claim.session, claim.epoch, runtime.clock.now()))
-        except (CommitFailed, ServiceUnavailable) as error:
-            text = "session {client_id!r} gets no messages until this broker is started again: {error}"
-            log.error(text, client_id=client_id, error=error)
+        claim = await resolve(runtime.stores.session.claim(client_id, runtime.node))
+        if claim.session is None:
+            self._claims.release(client_id, claim)
+            return
+        state = await self._reload.load(client_id, claim.epoch, patient=True)
+        self._registry.adopt(claim, claim.session, state)
+        self._cluster.register(client_id, claim.epoch)
+        self._registry.write(release_of(claim.session, claim.epoch, runtime.clock.now()))
+        self._on_returned(client_id)
 
     async def _delete(self, client_id: str, epoch: int) -> None:
         """Delete a session that another node has committed."""

@@ -49,7 +49,7 @@ class Sessions:
         ending = Ending(runtime, registry, cluster, publisher, wills, redistribution, removal, reload)
         leaving = Leaving(runtime, registry, wills, redistribution, ending)
         claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
-        arrivals = Arrivals(runtime, registry, cluster)
+        arrivals = Arrivals(runtime, registry, cluster, claims)
         hand_offs = HandOffs(runtime, registry, cluster, claims, reload)
         locating = Locating(runtime, registry, cluster, claims, hand_offs)
         recovery = SessionRecovery(runtime, registry, wills, removal, reload, claims)

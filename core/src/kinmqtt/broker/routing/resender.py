@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
+from twisted.internet.defer import DeferredList
 
 from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.locks import ClientIdLocks
@@ -13,7 +14,7 @@ from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import resolve
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import KNOWN_S
 from kinmqtt_spi.topics import matches
@@ -39,6 +40,11 @@ class Resent:
     moved: tuple[str, ...] = ()
     """The clients whose sessions lack it, and have gone to another node meanwhile."""
 
+
+ASKED_AT_ONCE: Final = 500
+"""For how many clients the queue store is asked at once whether it knows a message."""
+
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 _DELIVERED: Final = Resent(accepted=True)
 
@@ -115,14 +121,38 @@ class Resender:
         return await self._to_those_without(publication, self._router.fanout(publication.publish.topic).targets)
 
     async def deliver_to_session(self, publication: Publication, session: Session) -> Resent:
-        """Deliver to one session, if it lacks the message and has a subscription for it; raises CommitFailed.
+        """Deliver to one session, if it lacks the message and has a subscription for it; raises CommitFailed."""
+        return await self.deliver_to_sessions(publication, (session,))
 
-        One that has only a shared subscription for it was chosen among its members before it moved.
+    async def deliver_to_sessions(self, publication: Publication, sessions: Sequence[Session]) -> Resent:
+        """Deliver to several sessions, each as :meth:`deliver_to_session` does."""
+        targets = [_target(session, publication) for session in sessions]
+        return await self._to_those_without(publication, [each for each in targets if each is not None])
+
+    async def deliver_missing(self, publications: Sequence[Publication], session: Session) -> int:
+        """Deliver the messages that a session of this node lacks, in their order and with one commit.
+
+        Returns how many its queue refused. Raises CommitFailed, also if the session has moved meanwhile.
         """
-        topic = publication.publish.topic
-        matching = [each for each in session.subscriptions.values() if matches(each.filter, topic)]
-        wanted = [each for each in matching if each.share_group is None] or matching[:1]
-        return await self._to_those_without(publication, [target_of(session, wanted)]) if wanted else _DELIVERED
+        client_id = session.client_id
+        refused = 0
+        await self._locks.acquire(client_id)
+        try:
+            await self._runtime.turn.drained()
+            known = await resolve(self._runtime.stores.queue.known(client_id, {each.id for each in publications}))
+            self._runtime.turn.touch()
+            for publication in publications:
+                self._note(publication)
+                target = _target(session, publication)
+                if target is not None and publication.id not in known and publication.publish.qos:
+                    refused += not deliver(self._runtime, target, publication)
+                    self._runtime.turn.batch.note_followed(publication.id)
+            await self._runtime.turn.committed()
+        finally:
+            self._locks.release(client_id)
+        if not self._is_here(session):
+            raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
+        return refused
 
     async def _to_those_without(self, publication: Publication, targets: Sequence[Target]) -> Resent:
         """Deliver to the persistent sessions that lack the message, and wait until they have it."""
@@ -136,16 +166,16 @@ class Resender:
         written: list[Session] = []
         client_ids = sorted([target.session.client_id for target in kept])
         locked: list[str] = []
-        failed = turn.recovery.failed
         try:
             for client_id in client_ids:
                 await self._locks.acquire(client_id)
                 locked.append(client_id)
             # What was delivered before may not be committed yet; then the store would not know it.
             await turn.drained()
+            known = await self._those_with(publication, client_ids)
             for target in kept:
                 session = target.session
-                if await self._has(session.client_id, publication):
+                if session.client_id in known:
                     continue
                 if not self._is_here(session):
                     moved.append(session.client_id)
@@ -155,9 +185,6 @@ class Resender:
                 turn.batch.note_followed(publication.id)
             if written:
                 await turn.committed()
-                if turn.recovery.failed != failed:
-                    # Each was written in a turn of its own, and one of these may not be committed.
-                    raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         finally:
             for client_id in locked:
                 self._locks.release(client_id)
@@ -167,6 +194,23 @@ class Resender:
 
     def _is_here(self, session: Session) -> bool:
         return self._session_of(session.client_id) is session
+
+    async def _those_with(self, publication: Publication, client_ids: Sequence[str]) -> frozenset[str]:
+        """Return the clients whose queue knows a message; a store is asked for all of them at once."""
+        if len(client_ids) == 1:
+            has = await self._has(client_ids[0], publication)
+            return frozenset(client_ids) if has else _NOBODY
+        found = []
+        for at in range(0, len(client_ids), ASKED_AT_ONCE):
+            some = client_ids[at : at + ASKED_AT_ONCE]
+            asked = [run(self._has(each, publication)) for each in some]
+            answers: list[tuple[bool, Any]] = await DeferredList(asked, consumeErrors=True)
+            for client_id, (succeeded, answer) in zip(some, answers, strict=True):
+                if not succeeded:
+                    answer.raiseException()
+                if answer:
+                    found.append(client_id)
+        return frozenset(found)
 
     async def _has(self, client_id: str, publication: Publication) -> bool:
         known = await resolve(self._runtime.stores.queue.known(client_id, {publication.id}))
@@ -181,4 +225,15 @@ class Resender:
     async def who_has(self, publication: Publication, client_ids: Iterable[str]) -> frozenset[str]:
         """Return those of some clients whose session has a message already."""
         await self._runtime.turn.drained()
-        return frozenset([each for each in sorted(client_ids) if await self._has(each, publication)])
+        return await self._those_with(publication, sorted(client_ids))
+
+
+def _target(session: Session, publication: Publication) -> Target | None:
+    """Return a session with its subscriptions for a message; ``None`` if it has none.
+
+    One that has only a shared subscription for it was chosen among its members before it moved.
+    """
+    topic = publication.publish.topic
+    matching = [each for each in session.subscriptions.values() if matches(each.filter, topic)]
+    wanted = [each for each in matching if each.share_group is None] or matching[:1]
+    return target_of(session, wanted) if wanted else None
