@@ -43,8 +43,10 @@ from kinmqtt_spi.values import NodeIdentity, Publisher
 log = Logger("kinmqtt.forwarding")
 
 GROUPS_AT_ONCE: Final = 1000
-GROUP_BYTES_AT_ONCE: Final = 256 << 10
 """The most shared subscriptions that one run names."""
+
+GROUP_BYTES_AT_ONCE: Final = 256 << 10
+"""About how large their names and filters may be."""
 
 MAX_PACKET_BYTES: Final = 15 << 20
 """The largest packet that is forwarded: a backend's frames have at most 16 MiB."""
@@ -205,10 +207,6 @@ class Forwarder:
                 moved.pop(client_id, None)
                 if not moved:
                     self._moved.put(filter, None)
-
-    def link_by_number(self, number: int) -> NodeLink | None:
-        """Return the link to a node by its number in the route table."""
-        return self._by_number.get(number)
 
     # Messages
 

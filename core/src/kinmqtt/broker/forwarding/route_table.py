@@ -173,11 +173,6 @@ class RouteTable:
                         made[(name, groups.filter)] = living
         return made
 
-    def members_of(self, name: str, filter: str) -> GroupMembers:
-        """Return the nodes with members of one shared subscription."""
-        groups = self._groups.get(filter)
-        return self._living(groups.by_name.get(name, {})) if isinstance(groups, Groups) else {}
-
     def _living(self, members: GroupMembers) -> GroupMembers:
         alive = self._alive
         return {node: member for node, member in members.items() if alive >> node & 1}

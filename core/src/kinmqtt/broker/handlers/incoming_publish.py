@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from attrs import evolve
 from mypy_extensions import mypyc_attr
@@ -31,9 +31,6 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.values import Drop, Message, Reject
-
-if TYPE_CHECKING:
-    pass
 
 log = Logger("kinmqtt.publish")
 

@@ -1,4 +1,4 @@
-"""WriteRecovery after failed commits: retries of writes, and notification of publishers and sessions."""
+"""What follows a failed commit: writes are tried again, and publishers and sessions are notified."""
 
 from __future__ import annotations
 
