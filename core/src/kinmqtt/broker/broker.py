@@ -233,11 +233,25 @@ class Broker:
         """Returns all persisted values of a plugin, by key."""
         return run(self.retained.persisted_values(plugin))
 
-    def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
-        """Call ``done`` when this turn's writes are committed, or ``failed`` if they are not."""
+    def when_committed(
+        self,
+        done: Callable[[], object] | None,
+        failed: Callable[[], object],
+        fenced: tuple[str, Callable[[], object]] | None = None,
+    ) -> None:
+        """Call ``done`` when this turn's writes are committed, or ``failed`` if they are not.
+
+        ``fenced``: a client id, and what is called in the place of ``done`` if that client's session has moved.
+        """
         batch = self.runtime.turn.batch
-        if done is not None:
-            batch.after_commit.append(done)
+
+        def committed() -> None:
+            if fenced is not None and fenced[0] in batch.fenced:
+                fenced[1]()
+            elif done is not None:
+                done()
+
+        batch.after_commit.append(committed)
         batch.on_commit_failed.append(lambda reason: failed())
 
     def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:

@@ -244,7 +244,11 @@ class Delayed:
         waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, client, size_bytes)
         self._comes(waits)
         context.persist(
-            key, value, after_commit=lambda: self._push(waits), on_commit_failed=lambda: self._leaves(waits)
+            key,
+            value,
+            after_commit=lambda: self._push(waits),
+            on_commit_failed=lambda: self._leaves(waits),
+            on_behalf_of=client,
         )
         return Drop("delayed")
 

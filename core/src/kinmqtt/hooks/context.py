@@ -44,8 +44,16 @@ class BrokerApi(Protocol):
     def persisted_values(self, plugin: str) -> Awaitable[Mapping[str, bytes]]:
         """Return all persisted values of a plugin, by key."""
 
-    def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
-        """Call ``done`` when this turn's writes are committed, or ``failed`` if the commit fails."""
+    def when_committed(
+        self,
+        done: Callable[[], object] | None,
+        failed: Callable[[], object],
+        fenced: tuple[str, Callable[[], object]] | None = None,
+    ) -> None:
+        """Call ``done`` when this turn's writes are committed, or ``failed`` if the commit fails.
+
+        ``fenced``: a client id, and what is called in the place of ``done`` if that client's session has moved.
+        """
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client is allowed to do something."""
@@ -144,6 +152,7 @@ class PluginContext(Context):
         *,
         after_commit: Callable[[], None] | None = None,
         on_commit_failed: Callable[[], None] | None = None,
+        on_behalf_of: Client | None = None,
     ) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.persist`."""
         _check_key(key)
@@ -151,10 +160,19 @@ class PluginContext(Context):
             raise ValueError(f"the value of {key!r} must be one byte or more")
         broker = self._assembled
         broker.persist_value(self.name, key, value)
-        if after_commit is not None or on_commit_failed is not None:
-            broker.when_committed(
-                after_commit, lambda: run(self._look(key, value is not None, after_commit, on_commit_failed))
-            )
+        if after_commit is None and on_commit_failed is None and on_behalf_of is None:
+            return
+
+        def fenced() -> None:
+            broker.persist_value(self.name, key, None)
+            if on_commit_failed is not None:
+                on_commit_failed()
+
+        broker.when_committed(
+            after_commit,
+            lambda: run(self._look(key, value is not None, after_commit, on_commit_failed)),
+            None if on_behalf_of is None else (on_behalf_of.client_id, fenced),
+        )
 
     async def _look(
         self,

@@ -49,3 +49,20 @@ def test_a_broker_that_starts_takes_what_a_dead_one_has_left() -> None:
 
     assert early == []
     assert payloads(sub) == [b"x"]
+
+
+def test_a_node_that_has_lost_the_publishers_session_keeps_no_message_of_it() -> None:
+    """C12: it stood still, and finds out with the write; the publisher has sent the message again elsewhere."""
+    nodes = Nodes(2, plugin_settings=DELAYED)
+    sub = back(nodes.brokers[1], "sub").subscribe("t", qos=2)
+    stale = back(nodes.brokers[0], "pub")
+    nodes.stores.sessions.notify(nodes.backends[0].me, lambda client_id, epoch: None)
+    del nodes.wires.backends[nodes.backends[0].me]
+    nodes.down(0)
+    fresh = back(nodes.brokers[1], "pub")
+    for peer in (fresh, stale):
+        peer.publish("$delayed/5/t", b"x", qos=2)
+    nodes.advance(8)
+
+    assert payloads(sub) == [b"x"]
+    assert nodes.stores.retained.count() == 0

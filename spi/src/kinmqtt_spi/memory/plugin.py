@@ -223,6 +223,7 @@ class BareContext(Context):
         *,
         after_commit: Callable[[], None] | None = None,
         on_commit_failed: Callable[[], None] | None = None,
+        on_behalf_of: Client | None = None,
     ) -> None:
         if self.fails_to_persist:
             if on_commit_failed is not None:

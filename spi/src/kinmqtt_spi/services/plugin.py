@@ -198,13 +198,19 @@ class Context(ABC):
         *,
         after_commit: Callable[[], None] | None = None,
         on_commit_failed: Callable[[], None] | None = None,
+        on_behalf_of: Client | None = None,
     ) -> None:
         """Persist a small value over restarts, under this plugin's name; ``None`` deletes it.
 
         The value is committed with this turn's writes to the retain store, and this turn's answers to clients wait
         for that commit. Then ``after_commit`` is called. If a store fails, clients are told so and come again; the
-        store is asked whether it has the value all the same, and ``on_commit_failed`` is called if it has not. Raises
-        ``ValueError`` for an empty value, and for a key that is empty or contains ``+``, ``#`` or U+0000.
+        store is asked whether it has the value all the same, and ``on_commit_failed`` is called if it has not.
+
+        ``on_behalf_of`` is the client that has published what the value is about. If its session turns out to have
+        moved to another node, to which the client publishes again, the value is removed, and ``on_commit_failed`` is
+        called.
+
+        Raises ``ValueError`` for an empty value, and for a key that is empty or contains ``+``, ``#`` or U+0000.
         """
 
     @abstractmethod
