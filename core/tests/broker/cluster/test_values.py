@@ -7,6 +7,7 @@ from typing import Any
 
 from core_harness.nodes import Nodes
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.services.cluster import Member, MemberState
 from kinmqtt_spi.services.plugin import Context
 
 
@@ -52,6 +53,24 @@ def test_values_adopted_brings_each_value_to_one_node() -> None:
 
     assert one.adopted == [{"key2": b"2"}]
     assert other.adopted == [{"its": b"value"}]
+
+
+def test_values_adopted_brings_each_value_once_when_two_nodes_are_gone_at_once() -> None:
+    """Also if the end of the second one is known while the values of the first one are being adopted."""
+    one = Keeper()
+    nodes = cluster(3, one=one)
+    for number, context in enumerate(one.contexts):
+        context.persist(f"key{number}", b"%d" % number)
+    nodes.settle()
+    gone = [nodes.backends[number].me for number in (1, 2)]
+    for number, node in zip((1, 2), gone, strict=True):
+        nodes.kill(number, down=False)
+        nodes.stores.sessions.bury(node)
+    for node in gone:
+        nodes.backends[0].listener.member_changed(Member(node, MemberState.DOWN))
+    nodes.advance(2)
+
+    assert sorted(key for values in one.adopted for key in values) == ["key1", "key2"]
 
 
 def test_values_adopted_that_raises_harms_nobody() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
 
+from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -56,6 +57,7 @@ class Retained:
         """The version of the last write."""
         self._own: RetainStore | None = MemoryRetainStore() if runtime.stores.retain.is_shared else None
         """The messages below ``$SYS/``, where nodes share a retain store: they tell of this node."""
+        self._adopting = DeferredLock()
         self._unsent: dict[Session, deque[Subscription]] = {}
         """By session: the subscriptions whose retained messages are to be sent, in order."""
 
@@ -149,10 +151,18 @@ class Retained:
 
         Of several nodes that try, one gets a value: it is written only if nobody has written it since.
         """
+        if not self._runtime.stores.retain.is_shared:
+            return {}
+        # One after the other: two nodes may be gone at once, and both calls would return the same values.
+        await self._adopting.acquire()
+        try:
+            return await self._adopt_values(plugin)
+        finally:
+            self._adopting.release()
+
+    async def _adopt_values(self, plugin: str) -> dict[str, bytes]:
         runtime = self._runtime
         store = runtime.stores.retain
-        if not store.is_shared:
-            return {}
         uid = runtime.node.uid
         owners = {message.id.node for message in (await self._values(plugin)).values()} - {uid}
         gone = owners - await resolve(runtime.stores.session.living(owners))
