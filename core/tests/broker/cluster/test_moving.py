@@ -8,7 +8,7 @@ from typing import Any
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
 from kinmqtt.broker.turn.batch import RetryWrites
-from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Publish, Pubrec
+from kinmqtt.mqtt.packets import Connack, DisconnectPacket, Puback, Publish, Pubrec
 from kinmqtt.testing.harness import HarnessClient
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -372,3 +372,22 @@ def test_a_message_for_many_sessions_that_moved_to_one_node_is_sent_after_them_o
     assert [len(client.messages) for client in members] == [1] * len(names)
     assert len(sent) == 1
     assert len(nodes.brokers[0].broker.forwarder.links_for("a")) == 2  # by its routes, and after those that moved
+
+
+def test_a_client_is_refused_whose_session_moves_on_while_it_connects() -> None:
+    """C3: the route to this node is not known everywhere yet, and another node has claimed the session meanwhile."""
+    nodes = Nodes(3)
+    nodes.brokers[0].connect("moving", 5, expiry_s=60).subscribe("a", qos=1).drop()
+    nodes.settle()
+    here, there = nodes.backends[1].me, nodes.backends[2].me
+    nodes.wires.cut = {(here, there)}
+    coming = nodes.brokers[1].connect("moving", 5, expiry_s=60, clean_start=False)
+    waits = not coming.packets
+    nodes.stores.sessions.claim("moving", there)
+    nodes.settle()
+    nodes.wires.cut = set()
+    nodes.advance(1)
+
+    assert waits
+    assert [(type(each), each.reason) for each in coming.packets] == [(Connack, ReasonCode.SERVER_UNAVAILABLE)]
+    assert coming.closed

@@ -176,6 +176,9 @@ class Claims:
         if previous is not None:
             # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
             await resolve(self._registry.routes_known())
+            if self._registry.get(client_id) is not session:
+                # Another node has claimed it meanwhile, and the copy here was dropped.
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         self._registry.attach(session, opening)
         if present and previous is not None and self._runtime.hooks.session_moved.active:
             self._runtime.hooks.session_moved(client_id, previous)
