@@ -46,6 +46,7 @@ ORDER = (
     ("kinmqtt.broker.forwarding",),
     ("kinmqtt.broker.session",),
     ("kinmqtt.broker.routing",),
+    ("kinmqtt.broker.retained_sync",),
     ("kinmqtt.broker.ownership",),
     ("kinmqtt.broker.services",),
     ("kinmqtt.broker.connection",),

@@ -26,6 +26,7 @@ from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
+from kinmqtt.broker.retained_sync.sync import RetainedSync
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.routing.due import DuePublisher
 from kinmqtt.broker.routing.publisher import MessagePublisher
@@ -99,7 +100,8 @@ class Broker:
         )
         self.calls = Calls(self.runtime, self.forwarder, self.sessions, self.publisher)
         figures = NodeFigures(self.services, self.publish)
-        nodes = Nodes(self.services, self.calls, figures, assembly.arbiter)
+        retained_sync = RetainedSync(self.runtime, self.retained, assembly.cluster)
+        nodes = Nodes(self.services, self.calls, figures, assembly.arbiter, retained_sync)
         self.when_expelled = nodes.when_expelled
         self.sampler = Sampler(self.services, assembly.metrics, call_soon)
         self.lifecycle = Lifecycle(

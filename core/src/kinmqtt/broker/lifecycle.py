@@ -103,9 +103,11 @@ class Lifecycle:
             # Only now: other nodes count on a node that is UP for the sessions that it has.
             self._services.router.announce()
             await resolve(cluster.up())
+            await self._nodes.retained_sync.join()
             await self._nodes.succession.settled()
         except BaseException:
             if in_cluster:
+                self._nodes.retained_sync.stop()
                 self._nodes.succession.stop()
                 await _attempt("the cluster backend", cluster.stop)
             await self._stop_plugins()
@@ -204,6 +206,7 @@ class Lifecycle:
         self._runtime.log_lines.sum_up()
         cluster = self._assembly.cluster
         await _attempt("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
+        self._nodes.retained_sync.stop()
         self._nodes.succession.stop()
         self._services.router.announcer.close()
         await _attempt("the cluster backend", cluster.stop)

@@ -78,6 +78,8 @@ class Statistics:
         "packets_sent",
         "remote_errors",
         "rerouted",
+        "retained_from_nodes",
+        "retained_refused",
         "sessions_expired",
         "sessions_taken_over",
         "subscriptions_refused",
@@ -119,6 +121,10 @@ class Statistics:
         """Subscriptions, and sessions that came here, acknowledged before all reachable nodes knew their routes."""
         self.untold = metrics.counter("cluster.untold", "messages")
         """What plugins told other nodes, and these never got."""
+        self.retained_from_nodes = metrics.counter("cluster.retained", "messages")
+        """Retained messages and deletions of other nodes that were stored here."""
+        self.retained_refused = metrics.counter("cluster.retained_refused", "messages")
+        """Retained messages of other nodes that the limits of this one forbid."""
         self.unrouted = metrics.counter("messages.unrouted", "messages")
         self.dropped: dict[str, Counter] = {
             reason: metrics.counter("messages.dropped", "messages", {"reason": reason}) for reason in DROP_REASONS

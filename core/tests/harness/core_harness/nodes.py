@@ -292,22 +292,22 @@ class Nodes:
         for _ in range(count):
             self.add()
 
-    def add(self) -> BrokerHarness:
-        """Start one more broker."""
+    def add(self, **more: Any) -> BrokerHarness:
+        """Start one more broker; ``more`` goes to its harness, beside what all brokers have."""
         number = len(self.brokers) + 1
         node = NodeIdentity(f"n{number}", number)
         backend = Wired(self.wires)
-        plugins: dict[str, Any] = {**self._plugins, "wired": backend}
+        plugins: dict[str, Any] = {**self._plugins, **more.pop("plugins", {}), "wired": backend}
         if self._shared:
             plugins["stores"] = NodeStores(self.stores, node)
-        services = dict.fromkeys(("session", "queue", "retain"), "stores") if self._shared else None
+        if self._shared:
+            more["services"] = dict.fromkeys(("session", "queue", "retain"), "stores")
         broker = BrokerHarness(
             plugins=plugins,
-            services=services,
             clock=self.clock,
             node=node,
             start=False,
-            **self._more,
+            **{**self._more, **more},
         )
         settle = broker.settle
         broker.settle = self.settle  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from attrs import frozen
 from kinmqtt_spi.memory._deadlines import Deadlines
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.retain import (
+    DELETION_S,
     RetainContents,
     RetainPage,
     RetainStore,
@@ -109,8 +110,9 @@ class MemoryRetainStore(RetainStore):
     """Holds retained messages in a trie; every write is committed when :meth:`put` returns.
 
     ``tombstones`` is the maximum number of deletions that are remembered to refuse older writes. Above it, or above
-    :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten. An expired message counts as deleted by its own
-    version. ``shared`` says that several brokers of one process use it.
+    :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten; one that is older than
+    :data:`~kinmqtt_spi.services.retain.DELETION_S` is forgotten at the next :meth:`expire`. An expired message counts
+    as deleted by its own version. ``shared`` says that several brokers of one process use it.
     """
 
     def __init__(self, *, tombstones: int = 10_000, shared: bool = False) -> None:
@@ -203,7 +205,16 @@ class MemoryRetainStore(RetainStore):
                 removed.append(node.message)
                 self._add_tombstone(topic, node.version)
                 self._remove(topic, node)
+        self._forget_old_deletions(now - DELETION_S)
         return removed
+
+    def _forget_old_deletions(self, before: float) -> None:
+        """Forget deletions from before that time, in the order in which they came."""
+        while self._tombstones:
+            topic, version = next(iter(self._tombstones.items()))
+            if version.received_at >= before:
+                return
+            self._remove_tombstone(topic)
 
     def _walk(
         self,

@@ -17,6 +17,10 @@ RETAINED_BYTES: Final = 200
 RETAINED_LEVEL_BYTES: Final = 150
 """The memory for each further topic level: a mean, little if other topics share it, else about 280 bytes."""
 
+DELETION_S: Final = 86_400.0
+"""How long a deletion supersedes older writes that arrive late, in seconds. Nodes that were apart for longer may
+bring back what was deleted meanwhile."""
+
 
 def retained_bytes(message: Message) -> int:
     """Return the approximate size in memory of a retained message, which counts against limits in bytes."""
@@ -65,7 +69,8 @@ class RetainStore(Store, ABC):
     def put(self, writes: Sequence[RetainWrite]) -> Commit:
         """Commit a batch, in order. A write with an older version than the topic's is skipped.
 
-        A deletion is remembered long enough to supersede older writes that arrive late from other nodes.
+        A deletion is remembered long enough to supersede older writes that arrive late from other nodes: for
+        :data:`DELETION_S`, if there are not too many.
         """
 
     @abstractmethod

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.batch_format import PLAIN, RunHead, batch_head, cut_packets, read_batch, write_run
-from kinmqtt.broker.forwarding.node_link import packet_of
+from kinmqtt.broker.forwarding.single_message import read_message, write_message
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.hooks.awaitables import resolve, run
-from kinmqtt.mqtt.codec.publish import decode_publish
-from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, DeliveryResult
@@ -93,14 +89,7 @@ class Calls:
         """Ask one node after the other until one has the session: at most one of them does."""
         check_made_message(self._runtime.limits, message)
         publication = Publication.of(self._publisher.completed(message))
-        packet, flags = packet_of(publication)
-        age_ms = int(max(0.0, self._runtime.now() - publication.received_at) * 1000)
-        head = RunHead(
-            flags | PLAIN, publication.publisher, publication.uid, publication.counter, age_ms, (), (client_id,)
-        )
-        pieces = [batch_head(0)]
-        write_run(head, [packet], pieces)
-        question = b"".join(pieces)
+        question = write_message(publication, self._runtime.now(), (client_id,))
         for link in self._forwarder.links():
             answer = await self._ask(link, DELIVER, question)
             result = DeliveryResult.NO_SESSION if answer is None else _RESULTS.get(answer)
@@ -128,21 +117,9 @@ class Calls:
         return run(self._deliver_settled(client_id, message))
 
     def _read_delivery(self, data: bytes) -> tuple[str, Message]:
-        heads = read_batch(data)
-        packets = cut_packets(data, heads[0].start, heads[0].end) if len(heads) == 1 else []
-        if len(packets) != 1 or len(heads[0].clients) != 1:
-            raise MalformedBatch("a delivery to a client has one client and one message")
-        head = heads[0]
-        version = V5 if head.is_v5 else V311
-        try:
-            publish = decode_publish(*packets[0], version)
-        except RemoteError as error:
-            raise MalformedBatch(f"a packet that can't be read: {error.text}") from None
-        if not publish.topic:
-            raise MalformedBatch("a packet without a topic")
-        received_at = self._runtime.now() - head.age_ms / 1000
-        publication = Publication(publish, version, head.publisher, received_at, self._runtime.message_ids)
-        publication.use_number(head.uid, head.counter)
+        head, publication = read_message(data, self._runtime.now())
+        if len(head.clients) != 1:
+            raise MalformedBatch("a delivery to a client has one client")
         return head.clients[0], publication.message
 
     async def _deliver_settled(self, client_id: str, message: Message) -> bytes:

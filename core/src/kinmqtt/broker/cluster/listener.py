@@ -21,6 +21,7 @@ from kinmqtt_spi.values import Maybe, NodeIdentity
 if TYPE_CHECKING:
     from kinmqtt.broker.cluster.calls import Calls
     from kinmqtt.broker.cluster.figures import NodeFigures
+    from kinmqtt.broker.retained_sync.sync import RetainedSync
     from kinmqtt.broker.services import Services
 
 log = Logger("kinmqtt.cluster")
@@ -30,9 +31,15 @@ class Nodes:
     """Handles what the other nodes report; see :class:`kinmqtt_spi.services.cluster.ClusterListener`."""
 
     def __init__(
-        self, services: Services, calls: Calls, figures: NodeFigures, arbiter: ClusterArbiter | None
+        self,
+        services: Services,
+        calls: Calls,
+        figures: NodeFigures,
+        arbiter: ClusterArbiter | None,
+        retained_sync: RetainedSync,
     ) -> None:
         self.arbiter = arbiter
+        self.retained_sync = retained_sync
         self._figures = figures
         self._on_expelled: Callable[[str], object] = lambda reason: None
         self._is_expelled = False
@@ -51,6 +58,7 @@ class Nodes:
             **calls.answers,
             **self.succession.answers,
             **services.sessions.answers,
+            **retained_sync.answers,
             FIGURES: figures.received,
         }
         """What answers the questions of other nodes, by name."""
@@ -115,6 +123,7 @@ class Nodes:
         if hooks.cluster_member.active:
             hooks.cluster_member(member)
         self._figures.member_changed(member)
+        self.retained_sync.member_changed(member)
         link = self._forwarder.known_link(member.node.uid)
         if is_other and member.state in GONE and link is not None:
             self._forwarder.remove_node(member.node)

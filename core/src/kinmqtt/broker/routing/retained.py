@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import DeferredLock
@@ -16,6 +15,7 @@ from kinmqtt.broker import event_log as events
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.target import target_of
+from kinmqtt.broker.routing.version_clock import VersionClock
 from kinmqtt.hooks.awaitables import as_deferred, resolve, run
 from kinmqtt.hooks.messages import PLUGIN_VALUES_PREFIX
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -52,14 +52,29 @@ class Retained:
         """``epoch_of`` returns the epoch of a client's session; 0 if it has none."""
         self._runtime = runtime
         self._epoch_of = epoch_of
-        self._latest = 0.0
-        self._last = (0.0, 0, 0)
-        """The version of the last write."""
+        self.versions = VersionClock()
+        self._on_write: Callable[[RetainWrite], object] | None = None
+        self._on_expired: Callable[[Sequence[Message]], object] | None = None
         self._own: RetainStore | None = MemoryRetainStore() if runtime.stores.retain.is_shared else None
         """The messages below ``$SYS/``, where nodes share a retain store: they tell of this node."""
         self._adopting = DeferredLock()
         self._unsent: dict[Session, deque[Subscription]] = {}
         """By session: the subscriptions whose retained messages are to be sent, in order."""
+
+    def observe(
+        self, on_write: Callable[[RetainWrite], object], on_expired: Callable[[Sequence[Message]], object]
+    ) -> None:
+        """Call ``on_write`` with each write of a message that is not this node's alone, before its commit.
+
+        ``on_expired`` gets the messages that the store has removed because they have expired.
+        """
+        self._on_write = on_write
+        self._on_expired = on_expired
+
+    @staticmethod
+    def is_of_node(topic: str) -> bool:
+        """Whether a topic is one that each node has for itself: the broker's own, and the values of plugins."""
+        return topic.startswith((SYS_PREFIX, PLUGIN_VALUES_PREFIX))
 
     def store(self, publication: Publication) -> Awaitable[None] | None:
         """Store a message for its topic, or clear the topic if the payload is empty; awaitable if a plugin is."""
@@ -80,11 +95,10 @@ class Retained:
         cursor: object = None
         while True:
             contents = await resolve(self._runtime.stores.retain.iterate(cursor))
-            self._latest = max([self._latest, *(write.version.received_at for write in contents.writes)])
+            for write in contents.writes:
+                self.versions.observe(write.version.received_at)
             cursor = contents.cursor
             if cursor is None:
-                # Strictly newer: between equal times the node's uid would decide.
-                self._latest = nextafter(self._latest, inf)
                 return
 
     def lacks_capacity_for(self, publication: Publication) -> Maybe[bool]:
@@ -92,20 +106,24 @@ class Retained:
         publish = publication.publish
         if not publish.payload or publish.topic.startswith(SYS_PREFIX):
             return False
+        return self.lacks_capacity(publication.stored)
+
+    def lacks_capacity(self, message: Message) -> Maybe[bool]:
+        """Return whether a limit forbids to retain a message; see :meth:`lacks_capacity_for`."""
         runtime = self._runtime
         limits = runtime.limits
         store = runtime.stores.retain
         batch = runtime.turn.batch
-        more_bytes = retained_bytes(publication.stored)
+        more_bytes = retained_bytes(message)
         many = store.count() + len(batch.retain) >= limits.max_retained_messages
         size_bytes = store.size_bytes() + batch.retain_bytes + more_bytes
         if not many and size_bytes <= limits.max_retained_bytes:
-            if not self._exceeds_share(publication.publisher.username, more_bytes):
+            if not self._exceeds_share(message.publisher.username, more_bytes):
                 return False
-        page = store.match(publish.topic, None, 1)
+        page = store.match(message.topic, None, 1)
         if isinstance(page, Awaitable):
-            return self._is_larger_than_stored(page, publication)
-        return _is_larger(publication, page)
+            return self._is_larger_than_stored(page, message)
+        return _is_larger(message, page)
 
     def _exceeds_share(self, username: str | None, more_bytes: int) -> bool:
         """Return whether a user would exceed its share of retained messages, with writes not committed yet."""
@@ -119,9 +137,9 @@ class Retained:
         return held[1] + size_bytes + more_bytes > limits.share_of(limits.max_retained_bytes)
 
     @staticmethod
-    async def _is_larger_than_stored(pending: Awaitable[RetainPage], publication: Publication) -> bool:
+    async def _is_larger_than_stored(pending: Awaitable[RetainPage], message: Message) -> bool:
         try:
-            return _is_larger(publication, await as_deferred(pending))
+            return _is_larger(message, await as_deferred(pending))
         except ServiceUnavailable:
             return True  # The publisher may retry.
 
@@ -175,8 +193,7 @@ class Retained:
             contents = await resolve(store.iterate(cursor))
             for write in contents.writes:
                 if write.version.node in gone and write.message.topic.startswith(prefix):
-                    # Strictly newer: between equal times the node's uid would decide.
-                    self._latest = max(self._latest, nextafter(write.version.received_at, inf))
+                    self.versions.observe(write.version.received_at)
                     message = write.message.received(runtime.message_ids.mint(), runtime.clock.now(), None)
                     self._put(message, write.version)
                     adopted.add(write.message.topic.removeprefix(prefix))
@@ -204,21 +221,17 @@ class Retained:
         if isinstance(settled, Message):
             self._write(settled)
 
-    def _put(self, message: Message, expected: RetainVersion | None = None) -> None:
-        # A wall clock that is set back must not give a newer message an older version.
-        newest = self._runtime.stores.retain.newest()
-        if newest > self._latest:
-            # Written by another broker whose clock is ahead, or a deletion before a restart.
-            self._latest = nextafter(newest, inf)
-        self._latest = max(self._latest, message.received_at)
-        counter = (message.id.node, message.id.counter)
-        if (self._latest, *counter) <= self._last:
-            # One that was kept has an earlier id: a will, or a delayed message.
-            self._latest = nextafter(self._latest, inf)
-        self._last = (self._latest, *counter)
-        version = RetainVersion(*self._last)
+    def _put(self, message: Message, expected: RetainVersion | None = None) -> RetainWrite:
+        version = self.versions.next(message.received_at, message.id, self._runtime.stores.retain.newest())
+        write = RetainWrite(message, version, expected)
+        self.put_foreign(write)
+        return write
+
+    def put_foreign(self, write: RetainWrite) -> None:
+        """Commit a write that has its version, with this turn's writes: another node's."""
         batch = self._runtime.turn.batch
-        batch.retain.append(RetainWrite(message, version, expected))
+        batch.retain.append(write)
+        message = write.message
         size_bytes = retained_bytes(message)
         batch.retain_bytes += size_bytes
         username = message.publisher.username
@@ -229,10 +242,11 @@ class Retained:
     def _write(self, message: Message) -> None:
         runtime = self._runtime
         if self._own is not None and message.topic.startswith(SYS_PREFIX):
-            self._latest = max(self._latest, message.received_at)
-            self._own.put([RetainWrite(message, RetainVersion(self._latest, *message.id))])
+            self._own.put([RetainWrite(message, self.versions.next(message.received_at, message.id))])
             return
-        self._put(message)
+        write = self._put(message)
+        if self._on_write is not None and not message.topic.startswith(SYS_PREFIX):
+            self._on_write(write)
         batch = runtime.turn.batch
         kind = EventKind.ADD_RETAIN if message.payload else EventKind.REMOVE_RETAIN
         publisher = message.publisher.client_id
@@ -320,6 +334,8 @@ class Retained:
         """Remove messages that have expired at ``now``, a bounded number in one call."""
         for _ in range(EXPIRE_ROUNDS):
             removed = await resolve(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
+            if self._on_expired is not None and removed:
+                self._on_expired(removed)
             if self._runtime.hooks.retain_cleared.active:
                 for message in removed:
                     self._runtime.hooks.retain_cleared(message.topic)
@@ -336,6 +352,6 @@ def _asks_for_retained(subscription: Subscription, new: bool) -> bool:
     return new or handling != RetainHandling.SEND_IF_NEW
 
 
-def _is_larger(publication: Publication, page: RetainPage) -> bool:
+def _is_larger(message: Message, page: RetainPage) -> bool:
     """Return whether a message is larger than the one retained for its topic, or there is none."""
-    return not page.messages or publication.stored.size_bytes > page.messages[0].size_bytes
+    return not page.messages or message.size_bytes > page.messages[0].size_bytes
