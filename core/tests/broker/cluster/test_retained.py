@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from core_harness.nodes import Nodes
 from kinmqtt.broker.retained_sync.sync import EVERY_S, RetainedSync
+from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import Puback, Publish
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -145,6 +146,7 @@ def test_a_node_that_comes_back_with_old_messages_gets_the_newest() -> None:
 
     old = Restored(("changed", b"old"), ("cleared", b"old"), ("alone", b"old"), at=before)
     nodes.add(services={"retain": "restored"}, plugins={"restored": old})
+    assert stored(nodes, 0) == stored(nodes, 2)  # By one exchange, which goes both ways.
     nodes.advance(SECOND)
 
     assert [found(nodes, number) for number in range(3)] == [{"changed": b"new", "alone": b"old"}] * 3
@@ -291,6 +293,31 @@ def test_a_topic_that_is_written_often_is_sent_once_in_its_newest_version() -> N
 
     assert waiting == 1
     assert found(nodes, 1) == {"a": b"49"}
+
+
+def test_more_than_a_page_that_waits_for_a_node_is_sent_page_by_page() -> None:
+    """What does not go into one page is not forgotten, and needs no exchange."""
+    nodes = Nodes(2, shared=False)
+    here, there = nodes.backends[0].me, nodes.backends[1].me
+    nodes.wires.cut.add((here, there))
+    publisher = nodes.brokers[0].connect("p", 5)
+    for number in range(12):
+        publisher.publish(f"t/{number:02}", b"x" * 100_000, retain=True)
+    nodes.wires.cut.discard((here, there))
+    nodes.settle()
+
+    assert len(stored(nodes, 1)) == 12
+    assert max(len(data) for _, _, data in nodes.backends[0].asked) < 600_000
+
+
+def test_what_is_written_in_the_turn_in_which_another_node_comes_is_not_missed() -> None:
+    """It was not observed yet, and the store does not have it when the node is noticed."""
+    nodes = Nodes(1, shared=False)
+    publisher = nodes.brokers[0].connect("p", 5)
+    publisher.connection.receive(encode(Publish.build("a", b"1", retain=True), 5))
+    nodes.add()
+
+    assert stored(nodes, 1) == {"a": b"1"}
 
 
 steps = st.one_of(

@@ -75,6 +75,7 @@ class Wired(ClusterBackend):
         self.seen: dict[NodeIdentity, int] = {}
         self.waiting: dict[NodeIdentity, list[Deferred[Any]]] = {}
         self.sent: list[tuple[str, NodeIdentity, bytes]] = []
+        self.asked: list[tuple[NodeIdentity, str, bytes]] = []
 
     @hookimpl
     def cluster_backend(self) -> ClusterBackend:
@@ -219,6 +220,7 @@ class Wired(ClusterBackend):
         return begun.addCallback(lambda _: moving)
 
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
+        self.asked.append((node, method, data))
         return self.call(node, lambda other: other.listener.asked(self.me, method, data))
 
 
