@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kinmqtt_spi.memory.retain import TOMBSTONE_BYTES, VISITS, MemoryRetainStore
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.services.retain import RetainVersion, RetainWrite, retained_bytes
+from kinmqtt_spi.services.retain import DELETION_S, RetainVersion, RetainWrite, retained_bytes
 from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Message
 
@@ -321,6 +321,17 @@ def test_deletions_of_long_topics_are_remembered_in_so_many_bytes() -> None:
     assert [topic[:5] for topic in found(store, "#")] == ["00000"]
     store.forget_deletions()
     assert (store._tombstone_bytes, len(store._tombstones)) == (0, 0)
+
+
+def test_deletions_are_forgotten_after_a_day() -> None:
+    """No later than other nodes forget them, which may then have an older message that is accepted everywhere."""
+    store = MemoryRetainStore()
+    store.put([write("a", b"", at=1000.0), write("b", b"", at=2000.0)])
+
+    store.expire(1500.0 + DELETION_S, 10)
+
+    assert [each.message.topic for each in store.deletions().writes] == ["b"]
+    assert store.deletion_bytes == len("b")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.booleans()), max_size=30))

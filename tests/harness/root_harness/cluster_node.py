@@ -94,6 +94,8 @@ class Node:
         self.proxy: asyncio.subprocess.Process | None = None
         self.program: Sequence[str] = KINMQTT
         """What runs as this broker, from its next start on."""
+        self.data = "memory"
+        """Where it keeps what it stores itself."""
         self.is_wanted = False
         """Whether its supervisor starts it again when it has ended."""
         self._has_proxy = has_proxy
@@ -159,7 +161,7 @@ class Node:
             await self._start_proxy()
         listen = f"tcp:{self.port}:interface=127.0.0.1" if self.host is None else f"unix:{self._door}"
         command = [
-            *self.prefix, sys.executable, *self.program, "run", "--data", "memory", "--listen", listen,
+            *self.prefix, sys.executable, *self.program, "run", "--data", self.data, "--listen", listen,
             "--config", str(self.settings),
         ]  # fmt: skip
         with self.log.open("ab") as log:

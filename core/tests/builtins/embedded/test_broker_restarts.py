@@ -124,6 +124,17 @@ def test_a_clock_set_back_over_a_restart_and_retained_messages(inn: Inn, back_s:
     assert payloads(inn.restart().connect("s", V5).subscribe("#", qos=1)) == [b"x"] * 5
 
 
+def test_a_clock_set_back_over_a_restart_and_a_cleared_topic(inn: Inn) -> None:
+    """A deletion is remembered, and what is published afterwards is newer, whatever the clock says."""
+    inn.house.connect("p", V5).publish("t", b"old", qos=1, retain=True).publish("t", b"", qos=1, retain=True)
+
+    house = inn.restart(-3600)
+    house.connect("p", V5).publish("t", b"new", qos=1, retain=True)
+
+    assert payloads(house.connect("s", V5).subscribe("t", qos=1)) == [b"new"]
+    assert payloads(inn.restart().connect("s", V5).subscribe("t", qos=1)) == [b"new"]
+
+
 @pytest.mark.parametrize("when", ["over each restart", "in use"])
 def test_a_clock_set_back_and_a_delayed_message(inn: Inn, when: str) -> None:
     """One that was published is gone for good: it does not come again at the next start."""

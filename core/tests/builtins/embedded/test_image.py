@@ -237,6 +237,7 @@ def answers(ledger: Ledger) -> dict[str, Any]:
         "sizes": [queues.sizes(who) for who in clients],
         "totals": queues.totals(),
         "retained": {write.message.topic: write for write in ledger.retained.iterate().writes},
+        "deletions": {write.message.topic: write.version for write in ledger.retained.deletions().writes},
         "retained_bytes": (ledger.retained.count(), ledger.retained.size_bytes()),
         "events": ledger.events.all(),
         "newest": ledger.events.newest,
@@ -521,6 +522,54 @@ def test_a_retained_message_put_after_a_restart_survives_the_next() -> None:
 
     third = life(groups=second.log)
     assert third.ledger.retained.count() == second.ledger.retained.count()
+
+
+def test_deletions_survive_restarts() -> None:
+    """Other nodes may have an older message, which must not come back; an older write is refused as before."""
+    first = life()
+    first.turn([("retain", "a", 9), ("retain", "b", 9), ("retain", "b", 6)])
+    second = life(first.log, list(first.log))
+
+    second.turn([("outdated", "a", 0), ("outdated", "b", 0)])
+
+    third = life(groups=second.log).ledger
+    assert [write.message.topic for write in third.retained.deletions().writes] == ["a/0"]
+    assert [write.message.payload for write in third.retained.iterate().writes] == [b"r" * 61]
+
+
+def test_what_is_accepted_after_a_deletion_was_forgotten_survives() -> None:
+    """The store forgets by number and age, which the log does not have: it holds what was accepted."""
+    first = life()
+    first.turn([("retain", "a", 9)])
+    first.ledger.retained.forget_deletions()
+
+    first.turn([("outdated", "a", 0)])
+
+    assert answers(life(groups=first.log).ledger) == answers(first.ledger)
+    assert first.ledger.retained.count() == 1
+
+
+def test_deletions_are_told_anew() -> None:
+    """Once the log is written anew, they are in it."""
+    first = life()
+    first.turn([("retain", "a", 9), ("retain", "b", 6)])
+
+    groups = [pack(group) for group in told_anew(first.ledger)]
+
+    assert answers(life(groups=groups).ledger)["deletions"] == answers(first.ledger)["deletions"] != {}
+
+
+def test_an_outdated_slice_undoes_nothing() -> None:
+    """A snapshot may have a message that was cleared after it was read, and before it was written."""
+    first = life()
+    first.turn([("retain", "a", 6)])
+    slices = [pack(group) for group in told_anew(first.ledger)]
+    first.turn([("retain", "a", 9)])
+
+    after = life(groups=[*first.log, *slices]).ledger
+
+    assert answers(after)["deletions"] == answers(first.ledger)["deletions"] != {}
+    assert after.retained.count() == 0
 
 
 @example(lives=[[[("append", "a", 4)], [("remove", "a", 0)]], [[("append", "a", 4)]]])

@@ -20,7 +20,7 @@ from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import NODE, BareContext
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded, Start
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, Purge, QueueSizes
-from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.retain import DELETION_S, RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession, StoredSession
 from kinmqtt_spi.values import Message, Subscription
 
@@ -423,6 +423,8 @@ def test_what_a_log_would_hold_is_weighed() -> None:
     ledger.retained.carry_out([RetainWrite(Message("t"), RetainVersion(2.0, 1, 1))])
     ledger.commit()
 
+    assert 0 < ledger.live_bytes < 200  # The deletion is remembered, too.
+    ledger.retained.expire(3.0 + DELETION_S, 1)
     assert weights[0] == ledger.live_bytes == 0
     assert weights == sorted(set(weights))
 

@@ -19,7 +19,7 @@ from kinmqtt_spi.services.retain import (
     RetainWrite,
     retained_bytes,
 )
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Message, MessageId
 
 VISITS: Final = 1000
 """The number of nodes that one page visits, because some filters match nothing among very many topics."""
@@ -106,6 +106,13 @@ class _Cursor:
     frames: tuple[_Frame, ...]
 
 
+@frozen(slots=True)
+class _Topics:
+    """The position in the deletions: topics that are left."""
+
+    topics: tuple[str, ...]
+
+
 class MemoryRetainStore(RetainStore):
     """Holds retained messages in a trie; every write is committed when :meth:`put` returns.
 
@@ -124,6 +131,7 @@ class MemoryRetainStore(RetainStore):
         self._tombstones: OrderedDict[str, RetainVersion] = OrderedDict()
         self._max_tombstones = tombstones
         self._tombstone_bytes = 0
+        self._newest = 0.0
         self._bytes = 0
         self._by_user: dict[str, tuple[int, int]] = {}
         self._expiry = Deadlines()
@@ -132,19 +140,30 @@ class MemoryRetainStore(RetainStore):
         for write in writes:
             message, version = write.message, write.version
             topic = message.topic
+            self._newest = max(self._newest, version.received_at)
             node = self._topics.get(topic)
             known = self._tombstones.get(topic) if node is None else node.version
             if known is not None and version < known:
                 continue
             if write.expected is not None and write.expected != known:
                 continue
-            if message.payload:
-                self._remove_tombstone(topic)
-                self._hold(topic, node, message, version)
-            else:
-                if node is not None:
-                    self._remove(topic, node)
-                self._add_tombstone(topic, version)
+            self._set(topic, node, message, version)
+
+    def restore(self, writes: Sequence[RetainWrite]) -> None:
+        """Apply writes that a store has accepted, in their order, whatever is known of older and newer ones here."""
+        for write in writes:
+            topic = write.message.topic
+            self._newest = max(self._newest, write.version.received_at)
+            self._set(topic, self._topics.get(topic), write.message, write.version)
+
+    def _set(self, topic: str, node: _Node | None, message: Message, version: RetainVersion) -> None:
+        if message.payload:
+            self._remove_tombstone(topic)
+            self._hold(topic, node, message, version)
+        else:
+            if node is not None:
+                self._remove(topic, node)
+            self._add_tombstone(topic, version)
 
     def version_of(self, topic: str) -> RetainVersion | None:
         """Return the version of a topic, or of its deletion if that is remembered."""
@@ -178,10 +197,27 @@ class MemoryRetainStore(RetainStore):
         left = self._walk(cursor or start, limit, found, visit)
         return RetainContents(tuple(found), left)
 
+    def deletions(self, cursor: object = None, limit: int = 1000) -> RetainContents:
+        left = cursor if isinstance(cursor, _Topics) else _Topics(tuple(self._tombstones))
+        writes = []
+        for topic in left.topics[:limit]:
+            version = self._tombstones.get(topic)
+            if version is not None:
+                id = MessageId(version.node, version.counter)
+                message = Message(topic, b"", 0, True).received(id, version.received_at, None)
+                writes.append(RetainWrite(message, version))
+        rest = left.topics[limit:]
+        return RetainContents(tuple(writes), _Topics(rest) if rest else None)
+
     @property
-    def remembers_deletions(self) -> bool:
-        """Tell whether an older write to a topic without a message could be refused."""
-        return bool(self._tombstones)
+    def deletion_bytes(self) -> int:
+        """The sizes of the topics of all deletions that are remembered."""
+        return self._tombstone_bytes
+
+    @property
+    def deletion_count(self) -> int:
+        """The number of deletions that are remembered."""
+        return len(self._tombstones)
 
     def forget_deletions(self) -> None:
         """Forget all deletions, so that older writes are accepted."""
@@ -193,6 +229,9 @@ class MemoryRetainStore(RetainStore):
 
     def size_bytes(self) -> int:
         return self._bytes
+
+    def newest(self) -> float:
+        return self._newest
 
     def held_by(self, username: str) -> tuple[int, int]:
         return self._by_user.get(username, (0, 0))

@@ -89,6 +89,14 @@ class RetainStore(Store, ABC):
         ``cursor`` is that of the page before; pages behave as those of :meth:`match`.
         """
 
+    def deletions(self, cursor: object = None, limit: int = 1000) -> Maybe[RetainContents]:
+        """Return a page of the deletions that are remembered, as writes that would repeat them.
+
+        ``cursor`` is that of the page before. Nodes that share no store compare them with those of the others; a
+        store that all nodes share need not tell.
+        """
+        return RetainContents(())
+
     @abstractmethod
     def count(self) -> int:
         """Return the number of topics with a retained message, without waiting."""

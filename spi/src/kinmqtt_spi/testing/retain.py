@@ -619,6 +619,28 @@ class RetainStoreContract(StoreContract):
         found = {each.topic: each.payload for each in drive(retain_store.match("#")).messages}
         assert found == {"a": b"new", "b": b"newer", "c": b"again"}
 
+    @behaviour("RETAIN-34")
+    def test_retain_34_deletions_are_returned_or_none(self, retain_store: RetainStore, drive: Driver) -> None:
+        """``deletions`` returns each remembered deletion once, with its version, page by page; or always nothing.
+
+        A topic that has a message again is not among them.
+        """
+        topics = [f"t/{number}" for number in range(5)]
+        self._put(retain_store, drive, *[_write(topic, 1) for topic in topics], _write("a", 1))
+        self._put(retain_store, drive, *[_write(topic, 10 + at, b"") for at, topic in enumerate(topics)])
+        self._put(retain_store, drive, _write("t/4", 20))
+
+        found: list[tuple[str, bytes, RetainVersion]] = []
+        cursor: object = None
+        while True:
+            page = drive(retain_store.deletions(cursor, 2))
+            found += [(each.message.topic, each.message.payload, each.version) for each in page.writes]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        expected = [(topic, b"", _write(topic, 10 + at, b"").version) for at, topic in enumerate(topics[:4])]
+        assert sorted(found) in ([], expected)
+
     @behaviour("RETAIN-31")
     def test_retain_31_what_a_user_holds_is_right(self, retain_store: RetainStore, drive: Driver) -> None:
         """``held_by`` is right for each user after every write and expiry, or always ``None``.

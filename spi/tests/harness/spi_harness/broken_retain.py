@@ -550,3 +550,23 @@ class TestRETAIN_33_TakesWhatIsSkippedForTheVersion(_Broken):
                 if write.expected in (None, self.last.get(write.message.topic)):
                     self.last[write.message.topic] = write.version
                     super().put([evolve(write, expected=None)])
+
+
+class TestRETAIN_34_ReturnsTheFirstPageOnly(_Broken):
+    class double(MemoryRetainStore):
+        def deletions(self, cursor: object = None, limit: int = 1000) -> RetainContents:
+            return evolve(super().deletions(cursor, limit), cursor=None)
+
+
+class TestRETAIN_34_ReturnsWhatIsThereAgain(_Broken):
+    class double(MemoryRetainStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.deleted: dict[str, RetainWrite] = {}
+
+        def put(self, writes: Sequence[RetainWrite]) -> None:
+            super().put(writes)
+            self.deleted.update({write.message.topic: write for write in writes if not write.message.payload})
+
+        def deletions(self, cursor: object = None, limit: int = 1000) -> RetainContents:
+            return RetainContents(tuple(self.deleted.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,8 @@ from kinmqtt.broker.retained_sync.index import VersionIndex
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.hooks.awaitables import pause, resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.retain import RetainContents
+from kinmqtt_spi.values import Maybe
 
 if TYPE_CHECKING:
     from kinmqtt.broker.routing.retained import Retained
@@ -78,10 +81,15 @@ class Loading:
                 each.callback(None)
 
     async def _read(self) -> None:
+        store = self._runtime.stores.retain
+        for read in (store.deletions, store.iterate):
+            await self._read_pages(read)
+
+    async def _read_pages(self, read: Callable[[object], Maybe[RetainContents]]) -> None:
         runtime = self._runtime
         cursor: object = None
         while True:
-            contents = await resolve(runtime.stores.retain.iterate(cursor))
+            contents = await resolve(read(cursor))
             now = runtime.clock.now()
             for write in contents.writes:
                 if not self._retained.is_of_node(write.message.topic):

@@ -10,6 +10,8 @@ from attrs import define
 
 from kinmqtt.builtins.embedded.records import (
     APPEND,
+    BEGINS,
+    CHECKED,
     INBOUND_CLOSE,
     INBOUND_OPEN,
     INBOUND_PENDING,
@@ -35,6 +37,7 @@ from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, InflightEntry, QueueWrite, Release, Send
+from kinmqtt_spi.services.retain import RetainContents
 from kinmqtt_spi.services.session import OpenSession
 from kinmqtt_spi.values import Message, MessageId
 
@@ -242,7 +245,7 @@ class Image:
     def carry_out(self, group: Unpacked) -> None:
         """Apply a group."""
         self.groups += 1
-        if group.begins:
+        if group.flags & BEGINS:
             self.retained.forget_deletions()
         for client_id, epoch in group.claims:
             self.sessions.raise_epoch(client_id, epoch)
@@ -253,7 +256,10 @@ class Image:
                 pass  # Writes of a former owner are dropped here as they were when the group was written.
         if group.queue:
             self.queues.apply(group.queue, group.messages)
-        if group.retain:
+        if group.retain and group.flags & CHECKED:
+            # The store may have forgotten a newer deletion, or a newer message may have expired there.
+            self.retained.restore(group.retain)
+        elif group.retain:
             self.retained.put(group.retain)
         for recorded in group.events:
             before = self._events.get(recorded.offset)
@@ -358,7 +364,8 @@ def everything(
         if number % LOOKED_AT == LOOKED_AT - 1:
             yield slicer.take()  # May be empty: empty queues take time too.
         yield from _queue(slicer, queues, client_id)
-    yield from _retained(slicer, retained)
+    yield from _retained(slicer, retained.iterate)
+    yield from _retained(slicer, retained.deletions)
     if slicer.group:
         yield slicer.take()
 
@@ -415,10 +422,11 @@ def _tell_order(slicer: _Slicer, client_id: str, epoch: int, inflight: Sequence[
         slicer.weigh(8 * len(inflight))
 
 
-def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[CommitGroup]:
+def _retained(slicer: _Slicer, read: Callable[[object, int], RetainContents]) -> Iterator[CommitGroup]:
+    """Yield the messages, or the deletions, that ``read`` returns by page."""
     cursor: object = None
     while True:
-        contents = retained.iterate(cursor, _PAGE)
+        contents = read(cursor, _PAGE)
         for write in contents.writes:
             if write.message.topic.startswith(PASSING):
                 continue

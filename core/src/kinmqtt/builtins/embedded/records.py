@@ -63,6 +63,11 @@ ORDER: Final = 9
 INBOUND_PENDING: Final = 10
 """An inbound identifier whose message other nodes have not committed, with the id of the message."""
 
+BEGINS: Final = 1
+"""A broker without memory of deletions had just started: of an earlier release."""
+CHECKED: Final = 2
+"""See :attr:`CommitGroup.is_checked`. An earlier release takes it for :data:`BEGINS`, which has the same effect."""
+
 Record = tuple[Any, ...]
 
 
@@ -84,8 +89,9 @@ class CommitGroup:
     """The committed offsets of the event log's consumer groups."""
     floor: int = 0
     """Epochs up to this one may be in use."""
-    begins: bool = False
-    """Whether a broker has just started; it does not remember deletions of retained messages."""
+    is_checked: bool = False
+    """Whether the store has accepted all writes in ``retain``: they are applied as they are. A snapshot's are not:
+    some may be older than what was logged since the snapshot began."""
 
     @property
     def asks(self) -> bool:
@@ -93,7 +99,7 @@ class CommitGroup:
         return bool(self.sessions or self.queue or self.stands or self.orders or self.retain or self.events)
 
     def __bool__(self) -> bool:
-        return self.asks or bool(self.claims or self.offsets or self.floor or self.begins)
+        return self.asks or bool(self.claims or self.offsets or self.floor)
 
 
 @define(slots=True)
@@ -108,7 +114,8 @@ class Unpacked:
     offsets: dict[str, int]
     floor: int
     claims: list[tuple[str, int]]
-    begins: bool
+    flags: int
+    """:data:`BEGINS` and :data:`CHECKED`."""
 
 
 class _Messages:
@@ -206,7 +213,7 @@ def pack(group: CommitGroup) -> bytes:
         group.offsets,
         group.floor,
         group.claims,
-        group.begins,
+        CHECKED if group.is_checked else 0,
     )
     try:
         return marshal.dumps(whole, _MARSHAL)
@@ -217,7 +224,7 @@ def pack(group: CommitGroup) -> bytes:
 
 def unpack(data: bytes) -> Unpacked:
     """Decode a group; raise ``ValueError`` or a related error for invalid bytes."""
-    messages, sessions, queue, retain, events, offsets, floor, claims, begins = marshal.loads(data)
+    messages, sessions, queue, retain, events, offsets, floor, claims, flags = marshal.loads(data)
     made: dict[int, Message] = {}
 
     def message(place: int) -> Message:
@@ -234,7 +241,7 @@ def unpack(data: bytes) -> Unpacked:
         offsets,
         floor,
         claims,
-        begins,
+        int(flags),
     )
 
 

@@ -58,15 +58,15 @@ class Ledger:
         """Load the contents of the log."""
         self.sessions.begin_with(image.sessions, image.floor)
         image.queues.bring_about(self.queues, self.queues.carry_out)
-        cursor: object = None
-        while True:
-            contents = image.retained.iterate(cursor, 1000)
-            self.retained.carry_out(contents.writes)
-            cursor = contents.cursor
-            if cursor is None:
-                break
+        for read in (image.retained.iterate, image.retained.deletions):
+            cursor: object = None
+            while True:
+                contents = read(cursor, 1000)
+                self.retained.carry_out(contents.writes)
+                cursor = contents.cursor
+                if cursor is None:
+                    break
         self.events.restore(image.events, image.offsets)
-        self.gathered.begins = image.retained.remembers_deletions
 
     def commit(self, all: bool = False) -> Commit:
         """Persist the gathered writes: all of them, or none if this fails.
@@ -77,6 +77,7 @@ class Ledger:
         if not (group if all else group.asks):
             return None
         self.gathered = CommitGroup()
+        group.is_checked = bool(group.retain)
         if self.append is None:
             raise RuntimeError("the embedded store was written to before it was opened")
         fenced = self.sessions.take_fenced(group.sessions) if group.sessions else set()
@@ -87,7 +88,6 @@ class Ledger:
             self.gathered.floor = max(self.gathered.floor, group.floor)
             self.gathered.offsets = group.offsets | self.gathered.offsets
             self.gathered.claims = group.claims + self.gathered.claims
-            self.gathered.begins |= group.begins
             raise
         # The log has it, so apply it in memory: a snapshot must never be behind the log. If the sync to the disk
         # fails, nothing is acknowledged, and clients that return find it in memory.
@@ -119,6 +119,7 @@ class Ledger:
         totals = self.queues.totals()
         queued = totals.queued_bytes - _QUEUED_LESS * totals.queued + RECORD_BYTES * totals.inflight
         retained = self.retained.size_bytes() - _RETAINED_LESS * self.retained.count()
+        retained += self.retained.deletion_bytes + RECORD_BYTES * self.retained.deletion_count
         subscriptions, subscription_bytes = self.sessions.subscriptions()
         sessions = SESSION_BYTES * self.sessions.count() + subscription_bytes - _SUBSCRIPTION_LESS * subscriptions
         return queued + retained + sessions + self.events.size_bytes - _EVENT_LESS * self.events.count()
@@ -190,24 +191,27 @@ class EmbeddedRetainStore(MemoryRetainStore):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self._ledger = ledger
+        self._versions: dict[str, RetainVersion] = {}
+        """The versions of the writes in ``_group``, by topic."""
+        self._group: CommitGroup | None = None
+        """The gathered writes, as this store knew them last."""
 
     def put(self, writes: Sequence[RetainWrite]) -> None:
         passing = [write for write in writes if write.message.topic.startswith(PASSING)]
         if passing:
             super().put(passing)
             writes = [write for write in writes if not write.message.topic.startswith(PASSING)]
+        group = self._ledger.gathered
+        if group is not self._group:
+            self._group = group
+            self._versions = {}
         for write in writes:
-            # The log has no condition: a write whose condition fails must not be in it.
-            if write.expected is None or write.expected == self._version_of(write.message.topic):
-                self._ledger.gathered.retain.append(write)
-
-    def _version_of(self, topic: str) -> RetainVersion | None:
-        """Return the version of a topic after the writes that are gathered; older ones of them are skipped."""
-        version = self.version_of(topic)
-        for write in self._ledger.gathered.retain:
-            if write.message.topic == topic and (version is None or write.version > version):
-                version = write.version
-        return version
+            topic, version = write.message.topic, write.version
+            known = self._versions.get(topic) or self.version_of(topic)
+            # The log has no condition: what is not accepted must not be in it.
+            if (known is None or version >= known) and write.expected in (None, known):
+                group.retain.append(write)
+                self._versions[topic] = version
 
     @property
     def transaction(self) -> object:
