@@ -109,7 +109,7 @@ steps = st.one_of(
 @given(
     st.lists(st.sampled_from([0.0, 5.0, -5.0]), min_size=2, max_size=4),
     st.lists(steps, max_size=60),
-    st.sampled_from([1, 60, 1 << 18]),
+    st.sampled_from([1, 60, 1 << 15]),
 )
 def test_all_nodes_end_with_the_newest_versions(clocks: list[float], script: list[tuple], page_bytes: int) -> None:  # type: ignore[type-arg]
     """C10: also where clocks differ or are set back, and messages are lost or come late."""
@@ -119,7 +119,7 @@ def test_all_nodes_end_with_the_newest_versions(clocks: list[float], script: lis
     exchanges: list[Iterator[None]] = []
     written: dict[str, RetainWrite] = {}
     now = NOW
-    with patch.object(pages, "PAGE_BYTES", page_bytes):
+    with patch.object(pages, "LIST_BYTES", page_bytes):
         for what, *more in script:
             if what == "write":
                 number, topic, payload = more
@@ -172,7 +172,7 @@ def test_an_exchange_of_many_topics_takes_several_pages() -> None:
     for number in range(3 * BUCKETS):
         (one, other)[number % 2].write(f"{number}", b"x", NOW)
 
-    with patch.object(pages, "PAGE_BYTES", 100):
+    with patch.object(pages, "LIST_BYTES", 100):
         pages_asked = sum(1 for _ in exchange(one, other))
 
     assert one.contents == other.contents

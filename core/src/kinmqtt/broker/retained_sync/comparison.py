@@ -29,7 +29,10 @@ def compare(index: VersionIndex, section: Section, after: str, now: float) -> Di
     wanted: list[str] = []
     deleted: list[Entry] = []
     listed = {entry.topic: entry for entry in section.entries}
+    versions = index.versions(section.bucket)
     for entry in section.entries:
+        if versions.get(entry.topic) == entry.version:
+            continue
         if index.is_newer(entry.topic, entry.version, entry.is_deletion, now):
             if entry.is_deletion:
                 deleted.append(entry)
@@ -40,9 +43,8 @@ def compare(index: VersionIndex, section: Section, after: str, now: float) -> Di
     for topic in index.topics(section.bucket, after):
         if last is not None and topic > last:
             break
-        version = index.version_of(topic)
         other = listed.get(topic)
-        if version is not None and (other is None or version > other.version):
+        if other is None or versions[topic] > other.version:
             offered.append(topic)
     return Difference(tuple(wanted), tuple(deleted), tuple(offered))
 

@@ -9,6 +9,7 @@ from kinmqtt.broker.retained_sync.comparison import compare, next_request
 from kinmqtt.broker.retained_sync.index import VersionIndex
 from kinmqtt.broker.retained_sync.intake import Intake
 from kinmqtt.broker.retained_sync.pages import (
+    TOPICS_AT_ONCE,
     Section,
     deletion,
     read_answer,
@@ -30,9 +31,6 @@ DIGEST: Final = "retained_digest"
 LIST: Final = "retained_list"
 FETCH: Final = "retained_fetch"
 """The questions of an exchange."""
-
-TOPICS_AT_ONCE: Final = 2000
-"""The most topics that are asked for, or sent, at once."""
 
 
 class Exchange:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
@@ -13,7 +13,7 @@ from kinmqtt_spi.services.retain import DELETION_S, RetainVersion
 
 BUCKETS: Final = 1024
 """The topics are in as many buckets, by a hash of their names. A digest has 8 bytes for each: 8 KiB. Of a million
-topics a bucket has a thousand, so one difference costs a list of 60 kB."""
+topics a bucket has a thousand, so one difference costs lists of 60 kB."""
 
 _SUM: Final = (1 << 64) - 1
 
@@ -30,7 +30,10 @@ def packed_version(version: RetainVersion) -> bytes:
 
 
 class VersionIndex:
-    """By topic the version of its retained message, or of its deletion. Some 150 bytes for each topic."""
+    """By topic the version of its retained message, or of its deletion.
+
+    It takes some 40 bytes for each topic, beside the topic and the version: a store in memory has these anyway.
+    """
 
     __slots__ = ("_buckets", "_deletion_s", "_deletions", "_sorted", "_sums")
 
@@ -124,6 +127,10 @@ class VersionIndex:
             self._sorted = (bucket, sorted(self._buckets[bucket]))
         topics = self._sorted[1]
         return topics[bisect_right(topics, after) :] if after else topics
+
+    def versions(self, bucket: int) -> Mapping[str, RetainVersion]:
+        """Return the versions of a bucket, by topic."""
+        return self._buckets[bucket]
 
     def _add(self, number: int, hash: int) -> None:
         self._sums[number] = (self._sums[number] + hash) & _SUM

@@ -31,8 +31,14 @@ from kinmqtt_spi.values import Message, MessageId
 
 FORMAT: Final = 1
 
+LIST_BYTES: Final = 32 << 10
+"""A list is complete when it has this size. Some 500 topics: no node is busy with one for more than some 10 ms."""
+
 PAGE_BYTES: Final = 256 << 10
-"""A page is complete when it has this size. A larger message has one for itself."""
+"""A page of writes is complete when it has this size. A larger message has one for itself."""
+
+TOPICS_AT_ONCE: Final = 500
+"""The most topics that are asked for, or sent, at once."""
 
 MAX_MESSAGE_BYTES: Final = 15 << 20
 """The largest message that is sent to another node: a backend's frames have at most 16 MiB."""
@@ -118,18 +124,16 @@ def write_list(index: VersionIndex, buckets: Iterable[int], after: str) -> bytes
     for bucket in buckets:
         entries: list[bytes] = []
         is_whole = True
+        versions = index.versions(bucket)
         for topic in index.topics(bucket, after):
-            version = index.version_of(topic)
-            if version is None:
-                continue
-            if size_bytes >= PAGE_BYTES:
+            if size_bytes >= LIST_BYTES:
                 is_whole = False
                 break
-            entries.append(packed_version(version) + bytes((index.is_deleted(topic),)) + _text(topic))
+            entries.append(packed_version(versions[topic]) + bytes((index.is_deleted(topic),)) + _text(topic))
             size_bytes += len(entries[-1])
         pieces.append(bucket.to_bytes(2, "big") + bytes((is_whole,)) + len(entries).to_bytes(4, "big"))
         pieces += entries
-        if not is_whole or size_bytes >= PAGE_BYTES:
+        if not is_whole or size_bytes >= LIST_BYTES:
             break
         after = ""
     return b"".join(pieces)

@@ -8,7 +8,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.retained_sync.pages import write_writes
+from kinmqtt.broker.retained_sync.pages import TOPICS_AT_ONCE, write_writes
 from kinmqtt.broker.retained_sync.source import Source
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
@@ -29,9 +29,6 @@ MAX_WAITING: Final = 20_000
 
 MAX_WAITING_BYTES: Final = 4 << 20
 """The limit of the sizes of their names."""
-
-TOPICS_AT_ONCE: Final = 1000
-"""The most topics that one page takes from those that wait."""
 
 
 class Spreading:
