@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ CHOICES = sorted({(), *((name,) for name in OTHERS), OTHERS}) if CLUSTER in HERE
 """The plugins beside akka_like_cluster, for each cluster that is started."""
 
 EVE = WHO | {"username": "eve"}
+NUMBERS = count()
 PASSED = (ReasonCode.SUCCESS, ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
 
@@ -145,6 +147,36 @@ def test_a_session_moves_with_its_messages(cluster: Cluster) -> None:
 
             assert (connack.reason, connack.session_present) == (ReasonCode.SUCCESS, True)
             assert received(client, b"x") == [("open/moved", b"x")]
+
+
+def retained(cluster: Cluster, port: int, topic: str) -> list[tuple[bool, bytes]]:
+    """Subscribe as a new client of a broker, and return the retained messages that come before a later one."""
+    name = f"finds{port}"
+    with (
+        wire(port, name, V5, **cluster.who) as sub,
+        wire(port, f"{name}pub{next(NUMBERS)}", V5, **cluster.who) as pub,
+    ):
+        sub.subscribe(topic)
+        answers(pub, topic, [b"last"])
+        found: list[tuple[bool, bytes]] = []
+        while not found or found[-1][1] != b"last":
+            publish = sub.expect(Publish)
+            found.append((publish.retain, bytes(publish.payload)))
+        return found[:-1]
+
+
+@clusters()
+def test_retained_messages_are_those_of_both_brokers(cluster: Cluster) -> None:
+    """What one broker retains the other has, too; it is cleared there, and gone here."""
+    for here, there in cluster.both_ways:
+        topic = f"open/retained{here}"
+        with wire(here, f"retains{here}", V5, **cluster.who) as pub:
+            pub.publish(topic, b"x", 1, packet_id=1, retain=True)
+            assert pub.expect(Puback).reason in PASSED
+        wait_until(lambda: retained(cluster, there, topic) == [(True, b"x")], "it is there")  # noqa: B023
+        with wire(there, f"clears{here}", V5, **cluster.who) as pub:
+            pub.publish(topic, b"", 0, retain=True)
+        wait_until(lambda: retained(cluster, here, topic) == [], "it is cleared here")  # noqa: B023
 
 
 @clusters("auth_file")
