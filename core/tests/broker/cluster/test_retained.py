@@ -171,6 +171,29 @@ def test_both_sides_of_a_partition_converge_within_a_second() -> None:
     assert [found(nodes, number) for number in range(2)] == [{"a": b"1", "b": b"2", "d": b"2"}] * 2
 
 
+def test_a_node_that_comes_back_is_not_kept_waiting_by_earlier_failures() -> None:
+    """Retries come at longer and longer intervals; once a node is reachable again they count no more."""
+    nodes = Nodes(2, shared=False)
+    asks = [(backend, backend.ask) for backend in nodes.backends]
+
+    def fail(*arguments: Any) -> Any:
+        raise ServiceUnavailable("no answer")
+
+    for backend, _ in asks:
+        backend.ask = fail  # type: ignore[method-assign]
+    nodes.brokers[0].connect("p", 5).publish("a", b"1", retain=True)
+    nodes.advance(60)
+    for backend, ask in asks:
+        backend.ask = ask  # type: ignore[method-assign]
+    cut(nodes, 0, 1)
+    assert stored(nodes, 1) == {}
+
+    heal(nodes, 0, 1)
+    nodes.advance(SECOND)
+
+    assert found(nodes, 1) == {"a": b"1"}
+
+
 def test_what_was_lost_without_a_word_is_found_now_and_then() -> None:
     """Nobody saw the other as unreachable."""
     nodes = Nodes(2, shared=False)

@@ -12,7 +12,6 @@ from kinmqtt.broker.forwarding.batch_format import (
     NO_MEMBER,
     PLAIN,
     REFUSED,
-    RETAINED,
     V5_PACKETS,
     RunHead,
     Verdict,
@@ -36,7 +35,7 @@ packets = st.builds(
 )
 heads = st.builds(
     RunHead,
-    st.sets(st.sampled_from((V5_PACKETS, AGAIN, PLAIN, RETAINED))).map(sum),
+    st.sets(st.sampled_from((V5_PACKETS, AGAIN, PLAIN))).map(sum),
     st.builds(Publisher, texts, st.none() | texts),
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**64 - 1),

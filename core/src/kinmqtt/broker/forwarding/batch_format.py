@@ -37,12 +37,10 @@ CLIENTS: Final = 16
 """They are for the sessions that are named, whatever these have subscribed to."""
 NAMED_USER: Final = 32
 """The publisher has a user name."""
-RETAINED: Final = 64
-"""They are to be retained: nodes do not share a retain store."""
 ONE_TOPIC: Final = 128
 """They have the same topic, QoS 0, and neither RETAIN nor properties."""
 
-_KNOWN: Final = 255
+_KNOWN: Final = V5_PACKETS | AGAIN | PLAIN | GROUPS | CLIENTS | NAMED_USER | ONE_TOPIC
 
 REFUSED: Final = 1
 """A queue was full and refused the message."""

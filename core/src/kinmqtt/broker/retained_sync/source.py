@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twisted.logger import Logger
+
 from kinmqtt.broker.retained_sync.index import VersionIndex
 from kinmqtt.broker.retained_sync.pages import MAX_MESSAGE_BYTES, PAGE_BYTES, write_write
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.services.retain import RetainVersion
 from kinmqtt_spi.values import Message
+
+log = Logger("kinmqtt.retained")
 
 
 class Source:
@@ -53,7 +57,12 @@ class Source:
             return None  # Its writer sends it when it is committed.
         if message.has_expired(now):
             return write_write(None, topic, version, now)
-        return write_write(message, topic, version, now)
+        try:
+            return write_write(message, topic, version, now)
+        except Exception:
+            # A plugin may have made it: one that can't be written must not hold up all others.
+            log.failure("the retained message of {topic!r} can't be sent to other nodes", topic=topic)
+            return None
 
     async def stored(self, topic: str) -> Message | None:
         """Return the message that the store has for a topic."""

@@ -38,7 +38,7 @@ SOON_S: Final = 0.5
 """An exchange with a node that is reachable again begins within so many seconds: messages are the same after 1 s."""
 
 EVERY_S: Final = 30.0
-"""About so often a node makes an exchange with one of the others: 40 bytes, if all are the same."""
+"""About so often a node makes an exchange with one of the others: 100 bytes, if all are the same."""
 
 REFUSED_S: Final = 300.0
 """The pause after one in which a node had no room: another one would be refused as well, and costs more."""
@@ -110,6 +110,10 @@ class RetainedSync:
             peer = self._peers[node.uid] = _Peer(node, Spreading(node, self._backend, self._source, self._behind))
         was_reachable, peer.is_reachable = peer.is_reachable, member.reachable
         if member.reachable and not was_reachable:
+            if peer.timer is not None:  # Of a retry, which may be far off.
+                peer.timer.cancel()
+                peer.timer = None
+            peer.failures = 0
             self._plan(peer, self._jitter() * SOON_S)
 
     def stop(self) -> None:
@@ -156,8 +160,11 @@ class RetainedSync:
             if await limited(run(self._join()), self._runtime.clock, JOIN_LIMIT_S):
                 return
             problem = "no other node answers"
-        except TimeLimitExceeded:
-            problem = f"they are not here after {JOIN_LIMIT_S:g} s"
+        except Exception as error:
+            # The broker is of use without: it must start.
+            if not isinstance(error, TimeLimitExceeded):
+                log.failure("no exchange of retained messages")
+            problem = f"they were not all here after {JOIN_LIMIT_S:g} s at most"
         for peer in self._peers.values():
             self._behind(peer.node)
         log.warn("clients may miss retained messages for now: {problem}", problem=problem)
