@@ -344,3 +344,30 @@ def test_a_session_on_a_node_that_can_t_be_reached(begins_anew: bool) -> None:
         world.close()
 
     run_virtually(run())
+
+
+def kept_by(uid: int, *members: int) -> str:
+    """Return a client id whose entry a member keeps."""
+    return next(each for each in CLIENTS if registrar_of(each, members) == uid)
+
+
+@pytest.mark.parametrize("keeper", [2])
+def test_a_claim_that_fails_leaves_the_one_under_way_alone(keeper: int) -> None:
+    """When a second claim of a client id on one broker is given up, the first one ends as ever."""
+
+    async def run() -> None:
+        world = World(1)
+        here, there = await world.join(1), await world.join(2)
+        client_id = kept_by(keeper, 1, 2)
+        await here.register.locate(client_id)
+        second = world.spawn(here.register.locate(client_id))
+        with pytest.raises(ServiceUnavailable, match="not known after 10 s|did not answer|no answer"):
+            await asyncio.wait_for(second, 60.0)
+        here.register.end_claim(client_id)
+        await there.register.locate(client_id)
+        there.register.end_claim(client_id)
+        await asyncio.sleep(1.0)
+        assert [node.register.register_here.claims for node in (here, there)] == [0, 0]
+        world.close()
+
+    run_virtually(run())

@@ -102,10 +102,10 @@ class ClientRegister:
         self._numbers = 0
         self._asked: dict[int, str] = {}
         """By number: the client ids of claims of this node, asked for or under way."""
-        self._under_way: dict[str, int] = {}
-        """By client id: the number of the claim that is under way."""
-        self._unasked: set[str] = set()
-        """Client ids of claims under way whose former owner could not be asked."""
+        self._under_way: dict[str, list[int]] = {}
+        """By client id: the numbers of the core's claims that are under way, the oldest first."""
+        self._unasked: set[int] = set()
+        """Numbers of claims under way whose former owner could not be asked."""
         self._granting: dict[tuple[int, int], asyncio.Future[bytes]] = {}
         """By uid and number: claims that wait here."""
         self._snapshots: dict[int, list[tuple[str, int]]] = {}
@@ -172,19 +172,23 @@ class ClientRegister:
 
     async def locate(self, client_id: str) -> Located:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
+        number, located = await self._claim(client_id)
+        self._under_way.setdefault(client_id, []).append(number)
+        return located
+
+    async def _claim(self, client_id: str) -> tuple[int, Located]:
+        """Begin a claim, and return its number for :meth:`_end`, which must follow unless this call fails."""
         deadline = self._clock.monotonic() + LOCATE_LIMIT_S
         self._numbers = number = self._numbers + 1
         self._asked[number] = client_id
         try:
             uid, epoch = await self._granted(client_id, number, deadline)
-            self._under_way[client_id] = number
-            owner = self._reachable(uid, client_id)
+            owner = self._reachable(uid, client_id, number)
         except BaseException:
-            self._under_way.pop(client_id, None)
             self._end(number)
             raise
         # Above all epochs of registers that are lost, as long as clocks differ by less than a register's time.
-        return Located(owner, max(epoch, int(self._clock.now() * 1000)))
+        return number, Located(owner, max(epoch, int(self._clock.now() * 1000)))
 
     async def _granted(self, client_id: str, number: int, deadline: float) -> tuple[int | None, int]:
         """Return the uid of the owner and its epoch, when the claim may begin."""
@@ -211,7 +215,7 @@ class ClientRegister:
             "its entry can't be reached, or reads it anew"
         )
 
-    def _reachable(self, uid: int | None, client_id: str) -> NodeIdentity | None:
+    def _reachable(self, uid: int | None, client_id: str, number: int) -> NodeIdentity | None:
         """Return the owner, if it can be asked. Raises ServiceUnavailable, or returns None to begin anew."""
         owner = None if uid is None else self._nodes.get(uid)
         if owner is None or owner == self._node:
@@ -219,24 +223,29 @@ class ClientRegister:
         if any(each.node == owner and each.reachable for each in self._backend.members()):
             return owner
         if self._begins_anew:
-            self._unasked.add(client_id)
+            self._unasked.add(number)
             return None
         raise ServiceUnavailable(f"node {owner.name}, which has the session of {client_id!r}, can't be reached")
 
     def end_claim(self, client_id: str) -> None:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
-        number = self._under_way.pop(client_id, None)
-        self._unasked.discard(client_id)
-        if number is not None:
-            self._end(number)
+        numbers = self._under_way.get(client_id)
+        if numbers is None:
+            return
+        number = numbers.pop(0)
+        if not numbers:
+            del self._under_way[client_id]
+        self._end(number)
 
     def _end(self, number: int) -> None:
         client_id = self._asked.pop(number)
+        self._unasked.discard(number)
         self._notify(client_id, pack_locate(END, number, client_id))
 
     def register(self, client_id: str, epoch: int) -> None:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
-        self._notify(client_id, pack_register(epoch, client_id, client_id in self._unasked))
+        unasked = not self._unasked.isdisjoint(self._under_way.get(client_id, ()))
+        self._notify(client_id, pack_register(epoch, client_id, unasked))
 
     def release(self, client_id: str, epoch: int) -> None:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
@@ -266,7 +275,7 @@ class ClientRegister:
     async def _hand_over(self, client_id: str, targets: View) -> None:
         uid = registrar_of(client_id, targets)
         try:
-            located = await self.locate(client_id)
+            number, located = await self._claim(client_id)
         except ServiceUnavailable:
             return
         try:
@@ -275,7 +284,7 @@ class ClientRegister:
         except ServiceUnavailable as error:
             self._log.warn("{error}", error=error)
         finally:
-            self.end_claim(client_id)
+            self._end(number)
 
     # Questions
 
@@ -389,7 +398,7 @@ class ClientRegister:
         try:
             while client_id in dict(self._listener.owned()):
                 try:
-                    located = await self.locate(client_id)
+                    number, located = await self._claim(client_id)
                     try:
                         if located.owner is None or located.owner == self._node:
                             return
@@ -397,7 +406,7 @@ class ClientRegister:
                         await settled(self._listener.session_claimed(client_id, epoch, located.owner))
                         self.moved += 1
                     finally:
-                        self.end_claim(client_id)
+                        self._end(number)
                 except ServiceUnavailable as error:
                     text = "an outdated session of {client_id!r} stays for now: {error}"
                     self._log.warn(text, client_id=client_id, error=error)
