@@ -121,11 +121,13 @@ class World:
         self.problems: list[str] = []
         self.checks = True
         self.last: dict[tuple[int, int], float] = {}
+        self.slowest_s: dict[tuple[int, int], float] = {}
+        """By pair: how long a message may be on its way. So what members are asked comes in any order."""
         self.cut: set[tuple[int, int]] = set()
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def delay(self) -> None:
-        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.01, 0.03)))
+        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.01, 0.03, 0.3)))
 
     def reaches(self, one: NodeIdentity, other: NodeIdentity) -> bool:
         return (one.uid, other.uid) not in self.cut
@@ -135,7 +137,8 @@ class World:
     async def _arrive(self, origin: NodeIdentity, target: NodeIdentity) -> None:
         """Wait for a message's arrival; those of a pair arrive in order."""
         now = self.clock.monotonic()
-        at = max(now + self.random.random() * 0.02, self.last.get((origin.uid, target.uid), 0.0) + 1e-5)
+        slowest_s = self.slowest_s.setdefault((origin.uid, target.uid), self.random.choice((0.002, 0.02, 0.2)))
+        at = max(now + self.random.random() * slowest_s, self.last.get((origin.uid, target.uid), 0.0) + 1e-5)
         self.last[origin.uid, target.uid] = at
         await asyncio.sleep(at - now)
         while not self.reaches(origin, target):
@@ -263,7 +266,13 @@ async def story(world: World) -> None:
     uid = 10
     for _ in range(random.randint(5, 60)):
         act = random.random()
-        if act < 0.75:
+        if act < 0.1:
+            # Many want one client id while its entry may get another keeper.
+            client_id = random.choice(CLIENTS)
+            for node in world.alive:
+                world.spawn(world.try_to_connect(node, client_id))
+            await asyncio.sleep(random.choice((0.0, 0.01, 0.1)))
+        elif act < 0.75:
             world.spawn(world.try_to_connect(random.choice(world.alive), random.choice(CLIENTS)))
             await asyncio.sleep(random.choice((0.0, 0.0, 0.01, 0.1)))
         elif act < 0.83 and len(world.alive) > 2:

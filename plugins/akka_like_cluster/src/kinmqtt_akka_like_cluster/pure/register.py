@@ -238,23 +238,22 @@ class Register:
         """Begin a claim of a node; it is granted when earlier ones have ended, and all that is needed was read."""
         if registrar_of(client_id, self.view) != self._own or uid not in self._members or self._count >= MAX_CLAIMS:
             return [Elsewhere(uid, number)]
-        for claim in self._claims.get(client_id, ()):
-            if (claim.uid, claim.number) == (uid, number):
-                # It was read from its node before it arrived.
-                claim.is_answered = False
-                return self._grant(client_id)
+        # It may have been read from its node before it arrived. It only waits, so it comes after all that are answered.
+        self._remove(client_id, uid, number)
         self._add(client_id, _Claim(uid, number))
         return self._grant(client_id)
 
     def end(self, uid: int, number: int, client_id: str) -> list[Effect]:
         """End a claim, under way or not."""
-        line = self._claims.get(client_id)
-        if line is None:
-            return []
-        kept = deque(each for each in line if (each.uid, each.number) != (uid, number))
-        self._count -= len(line) - len(kept)
-        self._put(client_id, kept)
+        self._remove(client_id, uid, number)
         return self._grant(client_id)
+
+    def _remove(self, client_id: str, uid: int, number: int) -> None:
+        line = self._claims.get(client_id, deque())
+        kept = deque(each for each in line if (each.uid, each.number) != (uid, number))
+        if len(kept) != len(line):
+            self._count -= len(line) - len(kept)
+            self._put(client_id, kept)
 
     def _grant(self, client_id: str) -> list[Effect]:
         line = self._claims.get(client_id)

@@ -1,0 +1,48 @@
+"""The register of one member, which learns claims from the other members in any order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Register
+
+OWN, CLIENT = 1, "client"
+
+
+def granted(effects: list[Effect]) -> list[tuple[int, int]]:
+    """Return uid and number of the claims that may begin."""
+    return [(each.uid, each.number) for each in effects if isinstance(each, Granted)]
+
+
+@given(data=st.data(), waiting=st.integers(1, 4))
+def test_a_claim_under_way_stays_the_only_one_in_whatever_order_claims_are_read(
+    data: st.DataObject, waiting: int
+) -> None:
+    """A member that begins to keep a client id lets nobody begin while a claim of before is under way."""
+    first, *others = claims = [(uid, 100 + uid) for uid in range(2, 3 + waiting)]
+    register = Register(OWN)
+    # With itself alone in the view, the member keeps all client ids.
+    begun = granted(register.change((OWN,), {OWN, *(uid for uid, _ in claims)}))
+    events = [("read", claim) for claim in [(OWN, 0), *claims]] + [("locate", claim) for claim in others]
+
+    for kind, (uid, number) in data.draw(st.permutations(events)):
+        if kind == "locate":
+            begun += granted(register.locate(uid, number, CLIENT))
+            continue
+        pairs = [] if uid == OWN else [(CLIENT, number)]
+        begun += granted(register.read(uid, register.round, [], pairs))
+        begun += granted(register.has_read(uid, register.round))
+
+    assert begun == []
+    assert register.claims == len(claims)
+
+    current = first
+    for _ in others:
+        (following,) = granted(register.end(*current, CLIENT))
+        begun.append(following)
+        current = following
+
+    assert sorted(begun) == others
+    assert register.end(*current, CLIENT) == []
+    assert register.claims == 0
