@@ -318,8 +318,15 @@ class ClientRegister:
 
     async def _ask(self, node: NodeIdentity, data: bytes, limit_s: float = LOCATE_LIMIT_S) -> bytes:
         if node == self._node:
-            return bytes(await settled(self._take(node, Question(data))))
+            answer = self._take(node, Question(data))
+            return bytes(await self._limited(answer, limit_s) if isinstance(answer, Awaitable) else answer)
         return bytes(await settled(self._backend.ask_backend(node, data, limit_s)))
+
+    async def _limited(self, answer: Awaitable[bytes], limit_s: float) -> bytes:
+        try:
+            return await asyncio.wait_for(answer, limit_s)
+        except TimeoutError:
+            raise ServiceUnavailable(f"earlier claims of the client id have not ended within {limit_s:g} s") from None
 
     def asked(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
         """Answer a question of another member. Raises ServiceUnavailable for one that can't be read."""

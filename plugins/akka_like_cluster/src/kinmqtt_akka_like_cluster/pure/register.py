@@ -238,7 +238,7 @@ class Register:
         """Begin a claim of a node; it is granted when earlier ones have ended, and all that is needed was read."""
         if registrar_of(client_id, self.view) != self._own or uid not in self._members or self._count >= MAX_CLAIMS:
             return [Elsewhere(uid, number)]
-        # It may have been read from its node before it arrived. It only waits, so it comes after all that are answered.
+        # It may have been read from its node before it arrived. It only waits: those that are answered come first.
         self._remove(client_id, uid, number)
         self._add(client_id, _Claim(uid, number))
         return self._grant(client_id)
