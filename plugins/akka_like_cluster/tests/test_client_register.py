@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from akka_harness.virtual_loop import run_virtually
 from kinmqtt_akka_like_cluster.client_register import LOCATE_LIMIT_S, ClientRegister
 from kinmqtt_akka_like_cluster.pure.register import registrar_of
+from kinmqtt_akka_like_cluster.pure.register_messages import END, LOCATE, pack_locate
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import RecordingLog
 from kinmqtt_spi.services.cluster import Member, MemberState
@@ -377,6 +378,50 @@ def test_a_claim_that_fails_leaves_the_one_under_way_alone(keeper: int) -> None:
         there.register.end_claim(client_id)
         await asyncio.sleep(1.0)
         assert [node.register.register_here.claims for node in (here, there)] == [0, 0]
+        world.close()
+
+    run_virtually(run())
+
+
+def test_nothing_is_left_of_the_claims_of_a_dead_member() -> None:
+    """A claim that waits for its turn is forgotten when its member is gone, and the next one gets its turn."""
+
+    async def run() -> None:
+        world = World(1)
+        here, there = await world.join(1), await world.join(2)
+        client_id = kept_by(1, 1, 2)
+        await here.register.locate(client_id)
+        claim = world.spawn(world.try_to_connect(there, client_id))
+        await asyncio.sleep(1.0)
+        assert here.register.waiting == 1
+        await world.kill(there)
+        assert here.register.waiting == 0
+        here.register.end_claim(client_id)
+        await here.connect(client_id)
+        assert here.register.register_here.claims == 0
+        claim.cancel()
+        world.close()
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("ends", ["it is given up", "the member stops"])
+def test_a_claim_that_waits_is_answered_when_it_ends(ends: str) -> None:
+    """The member that asked gets an answer that is no failure: it asks again, or has given up."""
+
+    async def run() -> None:
+        world = World(1)
+        here, there = await world.join(1), await world.join(2)
+        client_id = kept_by(1, 1, 2)
+        await here.register.locate(client_id)
+        answer = here.register.asked(there.identity, pack_locate(LOCATE, 7, client_id))
+        assert isinstance(answer, Awaitable)
+        if ends == "it is given up":
+            here.register.asked(there.identity, pack_locate(END, 7, client_id))
+        else:
+            here.register.stop()
+        assert await answer == b""
+        assert here.register.waiting == 0
         world.close()
 
     run_virtually(run())

@@ -107,7 +107,7 @@ class ClientRegister:
         self._unasked: set[int] = set()
         """Numbers of claims under way whose former owner could not be asked."""
         self._granting: dict[tuple[int, int], asyncio.Future[bytes]] = {}
-        """By uid and number: claims that wait here."""
+        """By uid and number: claims of members that wait here."""
         self._snapshots: dict[int, list[tuple[str, int]]] = {}
         """By uid of a member that reads them: this node's client ids."""
         self._resolving: set[str] = set()
@@ -116,14 +116,15 @@ class ClientRegister:
         self.moved = 0
         """How many outdated sessions were handed off to those that own them."""
         self._has_left = False
+        self._has_stopped = False
 
     def stop(self) -> None:
         """End all that waits."""
         for task in self._tasks:
             task.cancel()
-        for future in self._granting.values():
-            future.cancel()
-        self._granting.clear()
+        self._has_stopped = True
+        for uid, number in list(self._granting):
+            self._answer(uid, number, b"")
 
     # Members
 
@@ -135,6 +136,9 @@ class ClientRegister:
         self._view = tuple(sorted(node.uid for node, state in known if state is MemberState.UP))
         for uid in self._snapshots.keys() - self._nodes.keys():
             del self._snapshots[uid]
+        for uid, number in list(self._granting):
+            if uid not in self._nodes:
+                self._answer(uid, number, b"")
         before = self.register_here.round
         self._apply(self.register_here.change(self._view, frozenset(self._nodes)))
         self._changed.set()
@@ -193,6 +197,8 @@ class ClientRegister:
     async def _granted(self, client_id: str, number: int, deadline: float) -> tuple[int | None, int]:
         """Return the uid of the owner and its epoch, when the claim may begin."""
         while (left_s := deadline - self._clock.monotonic()) > 0:
+            if self._has_stopped:
+                raise ServiceUnavailable(f"node {self._node.name} has stopped")
             changed = self._changed
             node = self._registrar(client_id)
             if node is None:
@@ -295,7 +301,7 @@ class ClientRegister:
     def _notify(self, client_id: str, notice: bytes) -> None:
         """Tell the member that keeps an entry something; what is lost with the member is read again."""
         node = self._registrar(client_id)
-        if node is None:
+        if node is None or self._has_stopped:
             return
         if node == self._node:
             self._take(self._node, Question(notice))
@@ -342,9 +348,7 @@ class ClientRegister:
         if question.kind == READ:
             return self._page(origin.uid, question.number, question.start)
         if question.kind == END:
-            waiting = self._granting.pop((origin.uid, question.number), None)
-            if waiting is not None:
-                waiting.cancel()
+            self._answer(origin.uid, question.number, b"")
             self._apply(register.end(origin.uid, question.number, client_id))
         elif question.kind == REGISTER:
             effects = register.register(origin.uid, client_id, question.epoch, unasked=question.unasked)
@@ -354,6 +358,11 @@ class ClientRegister:
         else:
             register.release(origin.uid, client_id, question.epoch)
         return b""
+
+    @property
+    def waiting(self) -> int:
+        """The number of claims that wait here for their turn."""
+        return len(self._granting)
 
     def _wait_for_grant(self, uid: int, number: int, client_id: str) -> Awaitable[bytes]:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
