@@ -87,6 +87,7 @@ class Node:
     async def connect(self, client_id: str) -> None:
         """Open a session as a CONNECT does."""
         world = self.world
+        members = world.known_up()
         located = await self.register.locate(client_id)
         if not self.is_alive:
             return
@@ -99,7 +100,7 @@ class Node:
                 return
             epoch, content = self.sessions.get(client_id, (0, set()))
             if not content:
-                world.begin_anew(client_id)
+                world.begin_anew(client_id, members)
                 content = {f"{client_id}@{self.identity.name}#{len(world.created)}"}
             epoch = max(epoch, located.epoch) + 1
             self.sessions[client_id] = (epoch, content)
@@ -191,15 +192,16 @@ class World:
         if self.within.get(client_id) is node:
             del self.within[client_id]
 
-    def begin_anew(self, client_id: str) -> None:
-        holders = [
-            node.identity.name
-            for node in self.nodes.values()
-            if node.is_alive and client_id in node.sessions and self.is_known_up(node)
-        ]
+    def begin_anew(self, client_id: str, members: list[Node]) -> None:
+        """``members``: those that all knew when the claim began."""
+        holders = [node.identity.name for node in members if node.is_alive and client_id in node.sessions]
         if holders and self.checks:
             self.problems.append(f"{client_id} begins anew, and {holders} have its session")
         self.created.append(client_id)
+
+    def known_up(self) -> list[Node]:
+        """The living nodes that all living members know as UP."""
+        return [node for node in self.nodes.values() if node.is_alive and self.is_known_up(node)]
 
     def is_known_up(self, node: Node) -> bool:
         """Whether all living members know that a node is UP."""

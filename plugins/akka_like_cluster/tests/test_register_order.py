@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Register
+from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Outdated, Register
 
 OWN, CLIENT = 1, "client"
 
@@ -46,3 +46,15 @@ def test_a_claim_under_way_stays_the_only_one_in_whatever_order_claims_are_read(
     assert sorted(begun) == others
     assert register.end(*current, CLIENT) == []
     assert register.claims == 0
+
+
+def test_a_copy_that_a_claim_knew_nothing_of_is_outdated() -> None:
+    """A claim that another member granted moved no session from here: the older copy here is to be handed off."""
+    register = Register(OWN)
+    register.change((OWN,), {OWN, 2})
+    register.read(OWN, register.round, [(CLIENT, 10)], [])
+    register.has_read(OWN, register.round)
+    register.read(2, register.round, [], [(CLIENT, 102)])
+    register.has_read(2, register.round)
+
+    assert register.register(2, CLIENT, 20) == [Outdated(OWN, CLIENT)]

@@ -91,6 +91,8 @@ class _Claim:
     uid: int
     number: int
     is_answered: bool = False
+    owner: int | None = None
+    """The owner that it was granted with; ``None`` if another member granted it."""
 
 
 class Register:
@@ -210,13 +212,15 @@ class Register:
         if known is None or known.uid not in self._members or known.uid == uid:
             self._owners[client_id] = entry if known is None or known.uid != uid else max(known, entry)
             return []
-        line = self._claims.get(client_id)
-        # Within a claim the session has been handed off, or is about to be.
-        is_moving = bool(line) and line is not None and line[0].uid in (uid, known.uid) and not unasked
         if entry < known:
             return [Outdated(uid, client_id)]
         self._owners[client_id] = entry
-        return [] if is_moving else [Outdated(known.uid, client_id)]
+        return [] if not unasked and self._is_moving(client_id, known.uid, uid) else [Outdated(known.uid, client_id)]
+
+    def _is_moving(self, client_id: str, former: int, uid: int) -> bool:
+        """Tell whether a session is handed off, or about to be, within a claim that knows its former owner."""
+        line = self._claims.get(client_id)
+        return bool(line) and line is not None and line[0].owner == former and line[0].uid in (uid, former)
 
     def release(self, uid: int, client_id: str, epoch: int) -> None:
         """Note that a node has nothing of a client id any more."""
@@ -260,9 +264,9 @@ class Register:
         if not line or line[0].is_answered or not self._knows(client_id):
             return []
         first = line[0]
-        first.is_answered = True
         entry = self._owners.get(client_id, Entry(0, 0))
         owner = entry.uid if entry.uid in self._members else None
+        first.is_answered, first.owner = True, owner
         return [Granted(first.uid, first.number, owner, max(entry.epoch, self._floor))]
 
     def _knows(self, client_id: str) -> bool:
