@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from akka_harness.virtual_loop import run_virtually
 from kinmqtt_akka_like_cluster.client_register import LOCATE_LIMIT_S, ClientRegister
 from kinmqtt_akka_like_cluster.pure.register import registrar_of
-from kinmqtt_akka_like_cluster.pure.register_messages import END, LOCATE, pack_locate
+from kinmqtt_akka_like_cluster.pure.register_messages import END, LOCATE, REGISTER, RELEASE, pack_locate
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import RecordingLog
 from kinmqtt_spi.services.cluster import Member, MemberState
@@ -125,6 +125,8 @@ class World:
         self.last: dict[tuple[int, int], float] = {}
         self.slowest_s: dict[tuple[int, int], float] = {}
         """By pair: how long a message may be on its way. So what members are asked comes in any order."""
+        self.full = 0.0
+        """How often a link has no room for a notice."""
         self.cut: set[tuple[int, int]] = set()
         self.tasks: list[asyncio.Task[Any]] = []
 
@@ -161,6 +163,8 @@ class World:
     def send(self, node: Node, target: NodeIdentity, data: bytes, limit_s: float) -> Awaitable[bytes]:
         if target not in node.known:
             raise NodeGone(target.name)
+        if data[0] in (END, REGISTER, RELEASE) and self.random.random() < self.full:
+            raise ServiceUnavailable("the link is full")
         return self.spawn(self._limited(self._deliver(node, target, data), limit_s))
 
     async def _limited(self, work: Any, limit_s: float) -> bytes:
@@ -427,3 +431,27 @@ def test_a_claim_that_waits_is_answered_when_it_ends(ends: str) -> None:
         world.close()
 
     run_virtually(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_claim_ends_though_the_link_had_no_room(seed: int) -> None:
+    """Clients that connect find their sessions, in turn, though notices were held back by full links."""
+
+    async def run() -> list[str]:
+        world = World(seed)
+        here, there = await world.join(1), await world.join(2)
+        for client_id in CLIENTS:
+            for node in (here, there):
+                await node.connect(client_id)
+                world.full = 0.4
+        world.full = 0.0
+        await world.rest()
+        assert [len(node.register.notices) for node in (here, there)] == [0, 0]
+        assert [node.register.register_here.claims for node in (here, there)] == [0, 0]
+        for client_id in CLIENTS:
+            await there.connect(client_id)
+        world.close()
+        return world.problems
+
+    assert run_virtually(run()) == []

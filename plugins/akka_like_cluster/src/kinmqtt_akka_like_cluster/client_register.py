@@ -36,7 +36,8 @@ from kinmqtt_akka_like_cluster.pure.register_messages import (
     unpack_page,
 )
 from kinmqtt_akka_like_cluster.pure.wire import MalformedControl
-from kinmqtt_akka_like_cluster.results import run, settled
+from kinmqtt_akka_like_cluster.register.notices import Notices
+from kinmqtt_akka_like_cluster.results import settled
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.services.cluster import ClusterListener, Located, Member, MemberState
 from kinmqtt_spi.services.plugin import Clock, Log
@@ -44,9 +45,6 @@ from kinmqtt_spi.values import Maybe, NodeIdentity
 
 LOCATE_LIMIT_S: Final = 10.0
 """How long a client's CONNECT waits until the owner of its client id is known, and earlier claims have ended."""
-
-NOTICE_LIMIT_S: Final = 3600.0
-"""How long a notice waits for a member that can't be reached; by then it is read again, or the member is gone."""
 
 RETRY_S: Final = 0.05
 """The pause before a member is asked again."""
@@ -110,6 +108,7 @@ class ClientRegister:
         """By uid and number: claims of members that wait here."""
         self._snapshots: dict[int, list[tuple[str, int]]] = {}
         """By uid of a member that reads them: this node's client ids."""
+        self.notices = Notices(backend.ask_backend, clock, log)
         self._resolving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -123,6 +122,7 @@ class ClientRegister:
         for task in self._tasks:
             task.cancel()
         self._has_stopped = True
+        self.notices.stop()
         for uid, number in list(self._granting):
             self._answer(uid, number, b"")
 
@@ -132,6 +132,7 @@ class ClientRegister:
         """Take all members that are not gone."""
         known = list(members)
         self._nodes = {node.uid: node for node, state in known if state in OWNERS}
+        self.notices.members_changed(frozenset(self._nodes.values()))
         self._has_left |= any(node == self._node and state in _LEFT for node, state in known)
         self._view = tuple(sorted(node.uid for node, state in known if state is MemberState.UP))
         for uid in self._snapshots.keys() - self._nodes.keys():
@@ -160,8 +161,9 @@ class ClientRegister:
                 start = 0
                 await asyncio.sleep(RETRY_S)
                 continue
+            is_first = not start
             start, owned, claims = page
-            self._apply(register.read(uid, round, owned, claims))
+            self._apply(register.read(uid, round, owned, claims if is_first else None))
             if not start:
                 self._apply(register.has_read(uid, round))
                 return
@@ -182,6 +184,8 @@ class ClientRegister:
 
     async def _claim(self, client_id: str) -> tuple[int, Located]:
         """Begin a claim, and return its number for :meth:`_end`, which must follow unless this call fails."""
+        if self.notices.is_full:
+            raise ServiceUnavailable(f"{len(self.notices)} notices wait for the members that keep client ids")
         deadline = self._clock.monotonic() + LOCATE_LIMIT_S
         self._numbers = number = self._numbers + 1
         self._asked[number] = client_id
@@ -306,21 +310,7 @@ class ClientRegister:
         if node == self._node:
             self._take(self._node, Question(notice))
         else:
-            self._tell(node, notice)
-
-    def _tell(self, node: NodeIdentity, notice: bytes) -> None:
-        def failed(error: Exception) -> None:
-            if not isinstance(error, NodeGone):
-                text = "node {node} was not told who owns a client id: {error}"
-                self._log.warn(text, node=node.name, error=error)
-
-        try:
-            answer = self._backend.ask_backend(node, notice, NOTICE_LIMIT_S)
-        except ServiceUnavailable as error:
-            failed(error)
-        else:
-            if isinstance(answer, Awaitable):
-                run(answer, lambda _: None, failed)
+            self.notices.tell(node, notice)
 
     async def _ask(self, node: NodeIdentity, data: bytes, limit_s: float = LOCATE_LIMIT_S) -> bytes:
         if node == self._node:
@@ -395,7 +385,7 @@ class ClientRegister:
                     if uid == self._node.uid:
                         self._resolve(client_id)
                     elif uid in self._nodes:
-                        self._tell(self._nodes[uid], pack_outdated(client_id))
+                        self.notices.tell(self._nodes[uid], pack_outdated(client_id))
 
     def _answer(self, uid: int, number: int, answer: bytes) -> None:
         future = self._granting.pop((uid, number), None)

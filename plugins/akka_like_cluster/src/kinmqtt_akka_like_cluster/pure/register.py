@@ -110,6 +110,8 @@ class Register:
         self._claims: dict[str, deque[_Claim]] = {}
         """By client id; the first one is under way, if it was answered."""
         self._count = 0
+        self._unsure: dict[int, set[tuple[str, int]]] = {}
+        """By uid of an unread member: its claims from before the view changed."""
         self._members: Set[int] = frozenset()
         self._views: list[View] = []
         """The last view for which everything was read, and those since; empty before the first."""
@@ -132,12 +134,19 @@ class Register:
         gone = self._members - members
         self._members = members
         self.unread -= gone
-        if view != self.view:
+        is_new = view != self.view
+        if is_new:
             self.view = view
             self.round += 1
             self.unread = set(members) if self._own in view else set()
             self._views = [*self._views, view] if self._views else []
-        return [*self._forget_claims(gone), *self._check_settled()]
+        effects = self._forget_claims(gone)
+        if is_new:
+            self._unsure = {}
+            for client_id, line in self._claims.items():
+                for each in line:
+                    self._unsure.setdefault(each.uid, set()).add((client_id, each.number))
+        return [*effects, *self._check_settled()]
 
     def _forget_claims(self, gone: Set[int]) -> list[Effect]:
         """Forget the claims of nodes that are gone, and send those elsewhere whose entries are kept there now."""
@@ -183,15 +192,22 @@ class Register:
     # What members own
 
     def read(
-        self, uid: int, round: int, owned: Iterable[tuple[str, int]], claims: Iterable[tuple[str, int]]
+        self, uid: int, round: int, owned: Iterable[tuple[str, int]], claims: Iterable[tuple[str, int]] | None
     ) -> list[Effect]:
-        """Take client ids that a member owns, with their epochs, and its claims under way, with their numbers."""
+        """Take client ids that a member owns, with their epochs, and its claims, with their numbers.
+
+        ``claims`` are all that it has asked for or that are under way; ``None`` for all but a member's first page.
+        """
         if round != self.round or uid not in self.unread:
             return []
         effects: list[Effect] = []
-        for client_id, number in claims:
+        for client_id, number in claims or ():
             if registrar_of(client_id, self.view) == self._own and not self._has(client_id, uid, number):
                 self._add(client_id, _Claim(uid, number, is_answered=True))
+        if claims is not None:
+            # They have ended while another member kept the entry, which was told.
+            for client_id, number in self._unsure.pop(uid, set()).difference(claims):
+                effects += self.end(uid, number, client_id)
         for client_id, epoch in owned:
             effects += self.register(uid, client_id, epoch)
         return effects
