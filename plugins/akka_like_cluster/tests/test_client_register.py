@@ -66,6 +66,10 @@ class Node:
     def owned(self) -> list[tuple[str, int]]:
         return [(client_id, epoch) for client_id, (epoch, _) in self.sessions.items()]
 
+    def epoch_of(self, client_id: str) -> int | None:
+        session = self.sessions.get(client_id)
+        return None if session is None else session[0]
+
     async def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> None:
         """Hand a session off."""
         if client_id not in self.sessions:
@@ -197,8 +201,9 @@ class World:
             del self.within[client_id]
 
     def begin_anew(self, client_id: str, members: list[Node]) -> None:
-        """``members``: those that all knew when the claim began."""
-        holders = [node.identity.name for node in members if node.is_alive and client_id in node.sessions]
+        """``members``: those that all knew when the claim began. The newest session may be gone with its node."""
+        newest = max((node.epoch_of(client_id) or 0 for node in self.nodes.values()), default=0)
+        holders = [node.identity.name for node in members if node.is_alive and node.epoch_of(client_id) == newest]
         if holders and self.checks:
             self.problems.append(f"{client_id} begins anew, and {holders} have its session")
         self.created.append(client_id)

@@ -49,6 +49,9 @@ class Listener:
     def owned(self) -> Iterable[tuple[str, int]]:
         raise AssertionError
 
+    def epoch_of(self, client_id: object) -> int | None:
+        raise AssertionError
+
 
 def test_a_single_node_announces_itself() -> None:
     """The node joins, is UP when the broker is, says when it leaves, and is the only member."""

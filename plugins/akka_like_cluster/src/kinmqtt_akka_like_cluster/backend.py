@@ -25,6 +25,7 @@ from kinmqtt_akka_like_cluster.pure.effects import AskArbiter
 from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
 from kinmqtt_akka_like_cluster.results import DeferredResult, run, settled
 from kinmqtt_akka_like_cluster.settings import SECTION, AkkaSettings, agreement_digest, read_cookie
+from kinmqtt_akka_like_cluster.tasks import Tasks
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.mesh.backend import MeshBackend
 from kinmqtt_spi.mesh.link import LinkLimits
@@ -73,7 +74,7 @@ class AkkaBackend(MeshBackend):
         """What the arbiter knows of members; ``None`` before the start."""
         self._joined: asyncio.Event = asyncio.Event()
         self._left: asyncio.Event = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(context.log)
         self.strategy = Strategy.KEEP_MAJORITY
         """What decides which side of a split goes on."""
         self.takeovers = 0
@@ -198,8 +199,7 @@ class AkkaBackend(MeshBackend):
     async def stop(self) -> None:
         """Tell the others that this process ends, and close all connections."""
         super().stop()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         driver, bulk, network = self._driver, self._bulk, self._network
         self._driver = self._bulk = self._network = None
         register, self._register = self._register, None
@@ -298,7 +298,7 @@ class AkkaBackend(MeshBackend):
 
     def ask_arbiter(self, question: AskArbiter) -> None:
         """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
-        self._spawn(self._decide(question))
+        self._tasks.spawn(self._decide(question), "asking the arbiter")
 
     async def _decide(self, question: AskArbiter) -> None:
         if self._arbiter is None:
@@ -311,11 +311,6 @@ class AkkaBackend(MeshBackend):
             return
         if self._driver is not None:
             self._driver.arbiter_decided(granted, question)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Connections
 

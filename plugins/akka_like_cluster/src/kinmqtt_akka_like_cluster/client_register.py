@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, Protocol
 
 from kinmqtt_akka_like_cluster.pure.register import (
     Effect,
@@ -20,6 +20,7 @@ from kinmqtt_akka_like_cluster.pure.register import (
 from kinmqtt_akka_like_cluster.pure.register_messages import (
     END,
     LOCATE,
+    MOVED,
     OUTDATED,
     PAGE,
     READ,
@@ -27,6 +28,7 @@ from kinmqtt_akka_like_cluster.pure.register_messages import (
     Question,
     pack_granted,
     pack_locate,
+    pack_moved,
     pack_outdated,
     pack_page,
     pack_read,
@@ -36,8 +38,10 @@ from kinmqtt_akka_like_cluster.pure.register_messages import (
     unpack_page,
 )
 from kinmqtt_akka_like_cluster.pure.wire import MalformedControl
+from kinmqtt_akka_like_cluster.register.moving import Moving
 from kinmqtt_akka_like_cluster.register.notices import Notices
 from kinmqtt_akka_like_cluster.results import settled
+from kinmqtt_akka_like_cluster.tasks import Tasks
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.services.cluster import ClusterListener, Located, Member, MemberState
 from kinmqtt_spi.services.plugin import Clock, Log
@@ -49,14 +53,8 @@ LOCATE_LIMIT_S: Final = 10.0
 RETRY_S: Final = 0.05
 """The pause before a member is asked again."""
 
-RESOLVE_RETRY_S: Final = 5.0
-"""The pause before it is tried again to hand an outdated session off."""
-
 TIDY: Final = 2000
 """How many entries are looked at in one turn, to forget those that others keep now."""
-
-HANDED_AT_ONCE: Final = 8
-"""How many sessions a member that leaves hands off at the same time."""
 
 OWNERS: Final = frozenset({MemberState.UP, MemberState.LEAVING, MemberState.EXITING})
 """The states of members that have started and may own client ids."""
@@ -109,18 +107,16 @@ class ClientRegister:
         self._snapshots: dict[int, list[tuple[str, int]]] = {}
         """By uid of a member that reads them: this node's client ids."""
         self.notices = Notices(backend.ask_backend, clock, log)
-        self._resolving: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log)
+        self.moving = Moving(node, self, listener, clock, log, self._tasks)
         self._changed = asyncio.Event()
-        self.moved = 0
-        """How many outdated sessions were handed off to those that own them."""
         self._has_left = False
         self._has_stopped = False
 
     def stop(self) -> None:
         """End all that waits."""
-        for task in self._tasks:
-            task.cancel()
+        self.moving.stop()
+        self._tasks.cancel()
         self._has_stopped = True
         self.notices.stop()
         for uid, number in list(self._granting):
@@ -146,8 +142,8 @@ class ClientRegister:
         self._changed = asyncio.Event()
         if self.register_here.round != before:
             for uid in list(self.register_here.unread):
-                self._spawn(self._read(uid, self.register_here.round))
-            self._spawn(self._tidy())
+                self._tasks.spawn(self._read(uid, self.register_here.round), "reading the register")
+            self._tasks.spawn(self._tidy(), "tidying the register")
 
     async def _read(self, uid: int, round: int) -> None:
         """Read what a member owns, again until it answers."""
@@ -178,12 +174,12 @@ class ClientRegister:
 
     async def locate(self, client_id: str) -> Located:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
-        number, located = await self._claim(client_id)
+        number, located = await self.claim(client_id)
         self._under_way.setdefault(client_id, []).append(number)
         return located
 
-    async def _claim(self, client_id: str) -> tuple[int, Located]:
-        """Begin a claim, and return its number for :meth:`_end`, which must follow unless this call fails."""
+    async def claim(self, client_id: str) -> tuple[int, Located]:
+        """Begin a claim, and return its number for :meth:`end`, which must follow unless this call fails."""
         if self.notices.is_full:
             raise ServiceUnavailable(f"{len(self.notices)} notices wait for the members that keep client ids")
         deadline = self._clock.monotonic() + LOCATE_LIMIT_S
@@ -193,7 +189,7 @@ class ClientRegister:
             uid, epoch = await self._granted(client_id, number, deadline)
             owner = self._reachable(uid, client_id, number)
         except BaseException:
-            self._end(number)
+            self.end(number)
             raise
         # Above all epochs of registers that are lost, as long as clocks differ by less than a register's time.
         return number, Located(owner, max(epoch, int(self._clock.now() * 1000)))
@@ -245,9 +241,9 @@ class ClientRegister:
         number = numbers.pop(0)
         if not numbers:
             del self._under_way[client_id]
-        self._end(number)
+        self.end(number)
 
-    def _end(self, number: int) -> None:
+    def end(self, number: int) -> None:
         client_id = self._asked.pop(number)
         self._unasked.discard(number)
         self._notify(client_id, pack_locate(END, number, client_id))
@@ -261,40 +257,16 @@ class ClientRegister:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterBackend`."""
         self._notify(client_id, pack_release(epoch, client_id))
 
+    def announce_moved(self, client_id: str, epoch: int, owner: NodeIdentity) -> None:
+        """Announce the new owner of a session that was handed off within a claim of this node."""
+        self._notify(client_id, pack_moved(epoch, owner.uid, client_id))
+
     # Members that leave
 
     async def hand_all_over(self, deadline_s: float) -> None:
-        """Hand this node's sessions off to the members that stay, as many as there is time for."""
-        targets = tuple(uid for uid in self._view if uid != self._node.uid)
-        names = [client_id for client_id, _ in self._listener.owned()]
-        if not targets or not names:
-            return
-        waiting = iter(names)
-
-        async def work() -> None:
-            for client_id in waiting:
-                await self._hand_over(client_id, targets)
-
-        tasks = [asyncio.ensure_future(work()) for _ in range(HANDED_AT_ONCE)]
-        _, late = await asyncio.wait(tasks, timeout=deadline_s)
-        for task in late:
-            task.cancel()
-        left = len(list(self._listener.owned()))
-        self._log.info("handed {count} sessions off, {left} stay", count=len(names) - left, left=left)
-
-    async def _hand_over(self, client_id: str, targets: View) -> None:
-        uid = registrar_of(client_id, targets)
-        try:
-            number, located = await self._claim(client_id)
-        except ServiceUnavailable:
-            return
-        try:
-            if located.owner == self._node and uid is not None and uid in self._nodes:
-                await settled(self._listener.session_claimed(client_id, located.epoch + 1, self._nodes[uid]))
-        except ServiceUnavailable as error:
-            self._log.warn("{error}", error=error)
-        finally:
-            self._end(number)
+        """Hand this node's sessions off to the members that stay, as many as there is time for, in seconds."""
+        others = (uid for uid in self._view if uid != self._node.uid)
+        await self.moving.hand_all_over({uid: self._nodes[uid] for uid in others}, deadline_s)
 
     # Questions
 
@@ -343,8 +315,10 @@ class ClientRegister:
         elif question.kind == REGISTER:
             effects = register.register(origin.uid, client_id, question.epoch, unasked=question.unasked)
             self._apply(effects)
+        elif question.kind == MOVED:
+            self._apply(register.register(question.number, client_id, question.epoch))
         elif question.kind == OUTDATED:
-            self._resolve(client_id)
+            self.moving.outdated(client_id)
         else:
             register.release(origin.uid, client_id, question.epoch)
         return b""
@@ -383,7 +357,7 @@ class ClientRegister:
                     self._answer(uid, number, b"")
                 case Outdated(uid, client_id):
                     if uid == self._node.uid:
-                        self._resolve(client_id)
+                        self.moving.outdated(client_id)
                     elif uid in self._nodes:
                         self.notices.tell(self._nodes[uid], pack_outdated(client_id))
 
@@ -392,44 +366,9 @@ class ClientRegister:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    # Outdated sessions
-
-    def _resolve(self, client_id: str) -> None:
-        if client_id not in self._resolving:
-            self._resolving.add(client_id)
-            self._spawn(self._hand_outdated(client_id))
-
-    async def _hand_outdated(self, client_id: str) -> None:
-        """Hand a session off to the node that owns it, which takes the messages that it lacks."""
-        try:
-            while client_id in dict(self._listener.owned()):
-                try:
-                    number, located = await self._claim(client_id)
-                    try:
-                        if located.owner is None or located.owner == self._node:
-                            return
-                        epoch = located.epoch + 1
-                        await settled(self._listener.session_claimed(client_id, epoch, located.owner))
-                        self.moved += 1
-                    finally:
-                        self._end(number)
-                except ServiceUnavailable as error:
-                    text = "an outdated session of {client_id!r} stays for now: {error}"
-                    self._log.warn(text, client_id=client_id, error=error)
-                    await asyncio.sleep(RESOLVE_RETRY_S)
-        finally:
-            self._resolving.discard(client_id)
-
-    # Tasks
-
     async def _pause(self, changed: asyncio.Event) -> None:
         """Wait until the members change, or a moment."""
         try:
             await asyncio.wait_for(changed.wait(), RETRY_S)
         except TimeoutError:
             pass
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -190,6 +190,9 @@ class ClusterListener(Protocol):
     def owned(self) -> Iterable[tuple[str, int]]:
         """Return the client ids that this node owns, with their epochs: for a node that keeps the register anew."""
 
+    def epoch_of(self, client_id: str) -> int | None:
+        """Return the epoch under which this node owns a client id; ``None`` if it does not."""
+
 
 class ClusterBackend(ABC):
     """The interface to the other nodes of the cluster, if there are any.

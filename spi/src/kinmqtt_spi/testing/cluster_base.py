@@ -128,6 +128,10 @@ class News:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""
         return list(self.owns)
 
+    def epoch_of(self, client_id: str) -> int | None:
+        """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""
+        return dict(self.owns).get(client_id)
+
     @property
     def payloads(self) -> list[bytes]:
         """The batches that were received."""

@@ -148,6 +148,11 @@ class Nodes:
         """Return the client ids of this node's sessions, with their epochs."""
         return self._sessions.owned()
 
+    def epoch_of(self, client_id: str) -> int | None:
+        """Return the epoch of this node's session of a client id."""
+        session = self._sessions.get(client_id)
+        return None if session is None else session.epoch
+
     # Questions
 
     def asked(self, origin: NodeIdentity, method: str, data: bytes) -> Maybe[bytes]:

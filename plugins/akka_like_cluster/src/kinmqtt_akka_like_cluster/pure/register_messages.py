@@ -19,6 +19,8 @@ READ: Final = 5
 """Which client ids does the receiver own: ``u64 digest of the view · u32 from``; the answer: :class:`Page`."""
 OUTDATED: Final = 6
 """The receiver has a session that another node owns: ``client id``."""
+MOVED: Final = 7
+"""The sender has handed a session off: ``u64 epoch · u64 uid of the owner · client id``; its epoch is higher."""
 
 PAGE: Final = 2000
 """The client ids that are looked at for one answer to READ."""
@@ -49,6 +51,11 @@ def pack_read(digest: int, start: int) -> bytes:
 def pack_outdated(client_id: str) -> bytes:
     """Return OUTDATED."""
     return U8.pack(OUTDATED) + client_id.encode()
+
+
+def pack_moved(epoch: int, uid: int, client_id: str) -> bytes:
+    """Return MOVED."""
+    return U8.pack(MOVED) + U64.pack(epoch) + U64.pack(uid) + client_id.encode()
 
 
 def pack_granted(owner: int | None, epoch: int) -> bytes:
@@ -84,6 +91,8 @@ class Question:
         elif self.kind in (REGISTER, RELEASE):
             self.epoch = reader.number(U64)
             self.unasked = self.kind == REGISTER and reader.number(U8) != 0
+        elif self.kind == MOVED:
+            self.epoch, self.number = reader.number(U64), reader.number(U64)
         elif self.kind == READ:
             self.number, self.start = reader.number(U64), reader.number(U32)
             reader.end()
