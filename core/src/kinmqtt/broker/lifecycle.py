@@ -205,7 +205,8 @@ class Lifecycle:
         await self._drain_plugins()
         self._runtime.log_lines.sum_up()
         cluster = self._assembly.cluster
-        await _attempt("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
+        leave_s = max(STOP_LIMIT_S, self._runtime.settings.leave_s)
+        await _attempt("the cluster backend", lambda: cluster.leave(leave_s))
         self._nodes.retained_sync.stop()
         self._nodes.succession.stop()
         self._services.router.announcer.close()

@@ -68,7 +68,8 @@ class BrokerSettings:
     leave_s: float = setting(
         30.0,
         help="how long a stopping node may take to disconnect its clients in waves, while other nodes of its cluster "
-        "can take them; a broker without other nodes disconnects all at once",
+        "can take them, and then again to hand the sessions that are left off to them, for 10 s at least, where they "
+        "share no stores; a broker without other nodes disconnects all at once",
         unit="s",
         minimum=0,
     )

@@ -10,6 +10,8 @@ from twisted.internet.defer import succeed
 
 from core_harness.batches import batch_of
 from core_harness.house import House
+from kinmqtt.broker.lifecycle import STOP_LIMIT_S
+from kinmqtt.settings.broker import BrokerSettings
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.memory.cluster import SingleNode
@@ -32,6 +34,7 @@ class Backend(SingleNode):
         super().__init__()
         self.news: ClusterListener
         self.did: list[object] = []
+        self.leave_s = 0.0
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
         self.news = listener
@@ -47,6 +50,7 @@ class Backend(SingleNode):
 
     def leave(self, deadline_s: float) -> None:
         self.did.append("leave")
+        self.leave_s = deadline_s
         super().leave(deadline_s)
 
     def stop(self) -> None:
@@ -85,6 +89,17 @@ def test_cluster_backend_of_the_only_plugin_is_used() -> None:
         "leave",
         "stop",
     ]
+
+
+@pytest.mark.parametrize(("leave_s", "limit_s"), [(60.0, 60.0), (1.0, STOP_LIMIT_S)])
+def test_cluster_backend_may_hand_sessions_off_as_long_as_clients_may_take(leave_s: float, limit_s: float) -> None:
+    """The operator decides how long a planned leave takes; the least is what any service gets to stop."""
+    backend = Backend()
+    house = House(settings=BrokerSettings(leave_s=leave_s), plugins={"cluster": Provider(backend)})
+
+    house.result(house.broker.stop())
+
+    assert backend.leave_s == limit_s
 
 
 def test_cluster_backend_brings_messages_of_other_nodes() -> None:

@@ -34,6 +34,9 @@ from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
+DRAIN_LIMIT_S: Final = 10.0
+"""How long a node that leaves waits until all is answered, in seconds."""
+
 EXIT_LIMIT_S: Final = 3.0
 """How long a node that has drained waits until all others know that it has left."""
 
@@ -182,14 +185,13 @@ class AkkaBackend(MeshBackend):
         super().leaving()
 
     async def leave(self, deadline_s: float) -> None:
-        """Wait until all is answered, and until the others know that this broker has left."""
+        """Hand sessions off, wait until all is answered, and until the others know that this broker has left."""
         if self._driver is None or self._driver.coordinator.has_ended:
             return
         self._membership(lambda coordinator: coordinator.leave())
-        until = self.now() + deadline_s
         if self._register is not None:
             await self._register.hand_all_over(deadline_s)
-        await settled(super().leave(max(0.0, until - self.now())))
+        await settled(super().leave(min(deadline_s, DRAIN_LIMIT_S)))
         self._membership(lambda coordinator: coordinator.drained())
         try:
             await asyncio.wait_for(self._left.wait(), EXIT_LIMIT_S)
