@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akka_harness.virtual_loop import run_virtually
-from kinmqtt_akka_like_cluster.client_register import LOCATE_LIMIT_S, ClientRegister
-from kinmqtt_akka_like_cluster.pure.register import registrar_of
 from kinmqtt_akka_like_cluster.pure.register_messages import END, LOCATE, REGISTER, RELEASE, pack_locate
+from kinmqtt_akka_like_cluster.pure.registrars import registrar_of
+from kinmqtt_akka_like_cluster.register.client_register import LOCATE_LIMIT_S, ClientRegister
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import RecordingLog
 from kinmqtt_spi.services.cluster import Member, MemberState
@@ -388,7 +388,7 @@ def test_a_claim_that_fails_leaves_the_one_under_way_alone(keeper: int) -> None:
         await there.register.locate(client_id)
         there.register.end_claim(client_id)
         await asyncio.sleep(1.0)
-        assert [node.register.register_here.claims for node in (here, there)] == [0, 0]
+        assert [node.register.keeper.register.claims for node in (here, there)] == [0, 0]
         world.close()
 
     run_virtually(run())
@@ -404,12 +404,12 @@ def test_nothing_is_left_of_the_claims_of_a_dead_member() -> None:
         await here.register.locate(client_id)
         claim = world.spawn(world.try_to_connect(there, client_id))
         await asyncio.sleep(1.0)
-        assert here.register.waiting == 1
+        assert here.register.keeper.waiting == 1
         await world.kill(there)
-        assert here.register.waiting == 0
+        assert here.register.keeper.waiting == 0
         here.register.end_claim(client_id)
         await here.connect(client_id)
-        assert here.register.register_here.claims == 0
+        assert here.register.keeper.register.claims == 0
         claim.cancel()
         world.close()
 
@@ -432,7 +432,7 @@ def test_a_claim_that_waits_is_answered_when_it_ends(ends: str) -> None:
         else:
             here.register.stop()
         assert await answer == b""
-        assert here.register.waiting == 0
+        assert here.register.keeper.waiting == 0
         world.close()
 
     run_virtually(run())
@@ -453,7 +453,7 @@ def test_a_claim_ends_though_the_link_had_no_room(seed: int) -> None:
         world.full = 0.0
         await world.rest()
         assert [len(node.register.notices) for node in (here, there)] == [0, 0]
-        assert [node.register.register_here.claims for node in (here, there)] == [0, 0]
+        assert [node.register.keeper.register.claims for node in (here, there)] == [0, 0]
         for client_id in CLIENTS:
             await there.connect(client_id)
         world.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Outdated, Register, registrar_of
+from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Outdated, Register
+from kinmqtt_akka_like_cluster.pure.registrars import registrar_of
 
 OWN, CLIENT = 1, "client"
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from attrs import evolve
 
 from kinmqtt_akka_like_cluster.bulk_links import BulkLinks
-from kinmqtt_akka_like_cluster.client_register import ClientRegister
 from kinmqtt_akka_like_cluster.membership_driver import MembershipDriver, node_address
 from kinmqtt_akka_like_cluster.net.established import Established
 from kinmqtt_akka_like_cluster.net.hello import ConnectionKind, PeerInfo
@@ -23,6 +22,7 @@ from kinmqtt_akka_like_cluster.pure.detector import DetectorSettings
 from kinmqtt_akka_like_cluster.pure.downing import Strategy
 from kinmqtt_akka_like_cluster.pure.effects import AskArbiter
 from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
+from kinmqtt_akka_like_cluster.register.client_register import ClientRegister
 from kinmqtt_akka_like_cluster.results import DeferredResult, run, settled
 from kinmqtt_akka_like_cluster.settings import SECTION, AkkaSettings, agreement_digest, read_cookie
 from kinmqtt_akka_like_cluster.tasks import Tasks

@@ -12,42 +12,16 @@ so a register that is lost is read again from them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
-from hashlib import blake2b
+from collections.abc import Iterable, Set
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from attrs import define, frozen
 
+from kinmqtt_akka_like_cluster.pure.registrars import View, registrar_of
+
 MAX_CLAIMS: Final = 100_000
 """The most claims that wait or are under way at one member."""
-
-_MASK: Final = (1 << 64) - 1
-
-View: TypeAlias = tuple[int, ...]
-"""The uids of the members that are UP, in ascending order."""
-
-
-def registrar_of(client_id: str, view: View) -> int | None:
-    """Return the uid of the member that keeps the entry of a client id; ``None`` without members."""
-    if len(view) < 2:
-        return view[0] if view else None
-    seed = int.from_bytes(blake2b(client_id.encode(), digest_size=8).digest(), "big")
-    best, best_weight = view[0], -1
-    for uid in view:
-        # The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-        weight = (seed ^ uid) * 0xBF58476D1CE4E5B9 & _MASK
-        weight = (weight ^ weight >> 27) * 0x94D049BB133111EB & _MASK
-        weight ^= weight >> 31
-        if weight > best_weight:
-            best, best_weight = uid, weight
-    return best
-
-
-def digest_of(view: View) -> int:
-    """Return a number of 64 bits that tells views apart."""
-    data = b"".join([uid.to_bytes(8, "big") for uid in view])
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 class Entry(NamedTuple):
@@ -207,7 +181,7 @@ class Register:
         if claims is not None:
             # They have ended while another member kept the entry, which was told.
             for client_id, number in self._unsure.pop(uid, set()).difference(claims):
-                effects += self.end(uid, number, client_id)
+                effects += [Elsewhere(uid, number), *self.end(uid, number, client_id)]
         for client_id, epoch in owned:
             effects += self.register(uid, client_id, epoch)
         return effects
@@ -314,8 +288,3 @@ class Register:
             self._claims[client_id] = line
         else:
             del self._claims[client_id]
-
-
-def owned_by_registrar(owned: Sequence[tuple[str, int]], view: View, uid: int) -> list[tuple[str, int]]:
-    """Return those of some client ids whose entries a member keeps."""
-    return [each for each in owned if registrar_of(each[0], view) == uid]

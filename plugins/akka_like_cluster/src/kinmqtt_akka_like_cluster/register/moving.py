@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from kinmqtt_akka_like_cluster.pure.register import View, registrar_of
+from kinmqtt_akka_like_cluster.pure.registrars import View, registrar_of
 from kinmqtt_akka_like_cluster.results import settled
 from kinmqtt_akka_like_cluster.tasks import Tasks
 from kinmqtt_spi.errors import ServiceUnavailable

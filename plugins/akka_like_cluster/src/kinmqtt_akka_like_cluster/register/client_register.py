@@ -1,4 +1,4 @@
-"""Where brokers have stores of their own: finds the owners of client ids, with the other members' help."""
+"""The asking side: finds the owners of client ids, with the help of the members that keep their entries."""
 
 from __future__ import annotations
 
@@ -6,38 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final, Protocol
 
-from kinmqtt_akka_like_cluster.pure.register import (
-    Effect,
-    Elsewhere,
-    Granted,
-    Outdated,
-    Register,
-    View,
-    digest_of,
-    owned_by_registrar,
-    registrar_of,
-)
 from kinmqtt_akka_like_cluster.pure.register_messages import (
     END,
     LOCATE,
-    MOVED,
-    OUTDATED,
-    PAGE,
-    READ,
-    REGISTER,
     Question,
-    pack_granted,
     pack_locate,
     pack_moved,
-    pack_outdated,
-    pack_page,
-    pack_read,
     pack_register,
     pack_release,
     unpack_granted,
-    unpack_page,
 )
+from kinmqtt_akka_like_cluster.pure.registrars import View, registrar_of
 from kinmqtt_akka_like_cluster.pure.wire import MalformedControl
+from kinmqtt_akka_like_cluster.register.keeper import RETRY_S, Keeper
 from kinmqtt_akka_like_cluster.register.moving import Moving
 from kinmqtt_akka_like_cluster.register.notices import Notices
 from kinmqtt_akka_like_cluster.results import settled
@@ -49,12 +30,6 @@ from kinmqtt_spi.values import Maybe, NodeIdentity
 
 LOCATE_LIMIT_S: Final = 10.0
 """How long a client's CONNECT waits until the owner of its client id is known, and earlier claims have ended."""
-
-RETRY_S: Final = 0.05
-"""The pause before a member is asked again."""
-
-TIDY: Final = 2000
-"""How many entries are looked at in one turn, to forget those that others keep now."""
 
 OWNERS: Final = frozenset({MemberState.UP, MemberState.LEAVING, MemberState.EXITING})
 """The states of members that have started and may own client ids."""
@@ -91,7 +66,6 @@ class ClientRegister:
         self._clock = clock
         self._log = log
         self._begins_anew = begins_anew
-        self.register_here = Register(node.uid)
         self._nodes: dict[int, NodeIdentity] = {}
         """The members that may own client ids, by uid."""
         self._view: View = ()
@@ -102,13 +76,10 @@ class ClientRegister:
         """By client id: the numbers of the core's claims that are under way, the oldest first."""
         self._unasked: set[int] = set()
         """Numbers of claims under way whose former owner could not be asked."""
-        self._granting: dict[tuple[int, int], asyncio.Future[bytes]] = {}
-        """By uid and number: claims of members that wait here."""
-        self._snapshots: dict[int, list[tuple[str, int]]] = {}
-        """By uid of a member that reads them: this node's client ids."""
         self.notices = Notices(backend.ask_backend, clock, log)
         self._tasks = Tasks(log)
         self.moving = Moving(node, self, listener, clock, log, self._tasks)
+        self.keeper = Keeper(node, listener, self._ask, self._asked, self.moving.outdated, self.notices, self._tasks)
         self._changed = asyncio.Event()
         self._has_left = False
         self._has_stopped = False
@@ -119,8 +90,7 @@ class ClientRegister:
         self._tasks.cancel()
         self._has_stopped = True
         self.notices.stop()
-        for uid, number in list(self._granting):
-            self._answer(uid, number, b"")
+        self.keeper.stop()
 
     # Members
 
@@ -131,44 +101,9 @@ class ClientRegister:
         self.notices.members_changed(frozenset(self._nodes.values()))
         self._has_left |= any(node == self._node and state in _LEFT for node, state in known)
         self._view = tuple(sorted(node.uid for node, state in known if state is MemberState.UP))
-        for uid in self._snapshots.keys() - self._nodes.keys():
-            del self._snapshots[uid]
-        for uid, number in list(self._granting):
-            if uid not in self._nodes:
-                self._answer(uid, number, b"")
-        before = self.register_here.round
-        self._apply(self.register_here.change(self._view, frozenset(self._nodes)))
+        self.keeper.members_changed(self._view, self._nodes)
         self._changed.set()
         self._changed = asyncio.Event()
-        if self.register_here.round != before:
-            for uid in list(self.register_here.unread):
-                self._tasks.spawn(self._read(uid, self.register_here.round), "reading the register")
-            self._tasks.spawn(self._tidy(), "tidying the register")
-
-    async def _read(self, uid: int, round: int) -> None:
-        """Read what a member owns, again until it answers."""
-        register, start, node = self.register_here, 0, self._nodes[uid]
-        while register.round == round and uid in register.unread:
-            try:
-                page = unpack_page(await self._ask(node, pack_read(digest_of(self._view), start)))
-            except (ServiceUnavailable, MalformedControl):
-                page = None
-            if page is None:  # Its view is another one, for a moment.
-                start = 0
-                await asyncio.sleep(RETRY_S)
-                continue
-            is_first = not start
-            start, owned, claims = page
-            self._apply(register.read(uid, round, owned, claims if is_first else None))
-            if not start:
-                self._apply(register.has_read(uid, round))
-                return
-
-    async def _tidy(self) -> None:
-        after = self.register_here.tidy(0, TIDY)
-        while after:
-            await asyncio.sleep(0)
-            after = self.register_here.tidy(after, TIDY)
 
     # Claims of this node
 
@@ -244,6 +179,7 @@ class ClientRegister:
         self.end(number)
 
     def end(self, number: int) -> None:
+        """End a claim."""
         client_id = self._asked.pop(number)
         self._unasked.discard(number)
         self._notify(client_id, pack_locate(END, number, client_id))
@@ -280,13 +216,13 @@ class ClientRegister:
         if node is None or self._has_stopped:
             return
         if node == self._node:
-            self._take(self._node, Question(notice))
+            self.keeper.take(self._node, Question(notice))
         else:
             self.notices.tell(node, notice)
 
     async def _ask(self, node: NodeIdentity, data: bytes, limit_s: float = LOCATE_LIMIT_S) -> bytes:
         if node == self._node:
-            answer = self._take(node, Question(data))
+            answer = self.keeper.take(node, Question(data))
             return bytes(await self._limited(answer, limit_s) if isinstance(answer, Awaitable) else answer)
         return bytes(await settled(self._backend.ask_backend(node, data, limit_s)))
 
@@ -299,72 +235,9 @@ class ClientRegister:
     def asked(self, origin: NodeIdentity, data: bytes) -> Maybe[bytes]:
         """Answer a question of another member. Raises ServiceUnavailable for one that can't be read."""
         try:
-            return self._take(origin, Question(data))
+            return self.keeper.take(origin, Question(data))
         except MalformedControl as error:
             raise ServiceUnavailable(str(error)) from error
-
-    def _take(self, origin: NodeIdentity, question: Question) -> Maybe[bytes]:
-        register, client_id = self.register_here, question.client_id
-        if question.kind == LOCATE:
-            return self._wait_for_grant(origin.uid, question.number, client_id)
-        if question.kind == READ:
-            return self._page(origin.uid, question.number, question.start)
-        if question.kind == END:
-            self._answer(origin.uid, question.number, b"")
-            self._apply(register.end(origin.uid, question.number, client_id))
-        elif question.kind == REGISTER:
-            effects = register.register(origin.uid, client_id, question.epoch, unasked=question.unasked)
-            self._apply(effects)
-        elif question.kind == MOVED:
-            self._apply(register.register(question.number, client_id, question.epoch))
-        elif question.kind == OUTDATED:
-            self.moving.outdated(client_id)
-        else:
-            register.release(origin.uid, client_id, question.epoch)
-        return b""
-
-    @property
-    def waiting(self) -> int:
-        """The number of claims that wait here for their turn."""
-        return len(self._granting)
-
-    def _wait_for_grant(self, uid: int, number: int, client_id: str) -> Awaitable[bytes]:
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._granting[uid, number] = future
-        self._apply(self.register_here.locate(uid, number, client_id))
-        return future
-
-    def _page(self, uid: int, digest: int, start: int) -> bytes:
-        if digest != digest_of(self._view):
-            return b""
-        if not start:
-            self._snapshots[uid] = list(self._listener.owned())
-        snapshot = self._snapshots.get(uid, [])
-        owned = owned_by_registrar(snapshot[start : start + PAGE], self._view, uid)
-        following = start + PAGE
-        if following >= len(snapshot):
-            self._snapshots.pop(uid, None)
-            following = 0
-        claims = [] if start else [(client_id, number) for number, client_id in self._asked.items()]
-        return pack_page(following, owned, owned_by_registrar(claims, self._view, uid))
-
-    def _apply(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Granted(uid, number, owner, epoch):
-                    self._answer(uid, number, pack_granted(owner, epoch))
-                case Elsewhere(uid, number):
-                    self._answer(uid, number, b"")
-                case Outdated(uid, client_id):
-                    if uid == self._node.uid:
-                        self.moving.outdated(client_id)
-                    elif uid in self._nodes:
-                        self.notices.tell(self._nodes[uid], pack_outdated(client_id))
-
-    def _answer(self, uid: int, number: int, answer: bytes) -> None:
-        future = self._granting.pop((uid, number), None)
-        if future is not None and not future.done():
-            future.set_result(answer)
 
     async def _pause(self, changed: asyncio.Event) -> None:
         """Wait until the members change, or a moment."""
