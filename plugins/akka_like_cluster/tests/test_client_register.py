@@ -305,6 +305,7 @@ async def story(world: World) -> None:
                 # It may have been claimed by this node itself meanwhile: then it stays on its disk.
                 world.problems += [f"{each} stays at a leaver" for each in leaver.sessions if each not in CLIENTS]
             await world.kill(leaver)
+    world.full = 0.0
     await world.rest()
     for client_id in CLIENTS:
         await world.try_to_connect(random.choice(world.alive), client_id)
@@ -318,6 +319,7 @@ def test_a_client_id_has_one_owner_whatever_happens_to_members(seed: int) -> Non
 
     async def run() -> tuple[list[str], Counter[str]]:
         world = World(seed)
+        world.full = world.random.choice((0.0, 0.0, 0.05, 0.3))
         await story(world)
         owners = Counter(client_id for node in world.alive for client_id in node.sessions)
         world.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_akka_like_cluster.pure.register import Effect, Granted, Outdated, Register
+from kinmqtt_akka_like_cluster.pure.register import Effect, Elsewhere, Granted, Outdated, Register
 from kinmqtt_akka_like_cluster.pure.registrars import registrar_of
 
 OWN, CLIENT = 1, "client"
@@ -63,18 +63,22 @@ def test_a_copy_that_a_claim_knew_nothing_of_is_outdated() -> None:
 
 def test_a_claim_that_ended_while_another_member_kept_the_entry_is_forgotten() -> None:
     """What a member does not list any more when it is read has ended: the next claim may begin."""
+    before, after = (OWN, 2, 3), (OWN, 2)
+    names = (f"client-{number}" for number in range(100))
+    client = next(each for each in names if {registrar_of(each, view) for view in (before, after)} == {OWN})
     register = Register(OWN)
-    register.change((OWN,), {OWN, 2})
-    for uid in (OWN, 2):
+    register.change(before, {OWN, 2, 3})
+    for uid in before:
         register.read(uid, register.round, [], [])
         register.has_read(uid, register.round)
-    assert granted(register.locate(2, 102, CLIENT)) == [(2, 102)]
-    assert granted(register.locate(2, 103, CLIENT)) == []
-    # Of these members this one keeps the entry as well; the one of a moment between was told of the end.
-    others = next(uid for uid in range(3, 100) if registrar_of(CLIENT, (OWN, uid)) == OWN)
-    begun = granted(register.change((OWN, others), {OWN, 2, others}))
-    begun += granted(register.read(2, register.round, [], [(CLIENT, 103)]))
-    for uid in (OWN, 2, others):
-        begun += granted(register.has_read(uid, register.round))
+    assert granted(register.locate(2, 102, client)) == [(2, 102)]
+    assert granted(register.locate(2, 103, client)) == []
 
-    assert begun == [(2, 103)]
+    # A member of a moment between, which this one has not seen, was told of the end and of the owner.
+    waiting = register.change(after, {OWN, 2})
+    waiting += register.read(2, register.round, [], [(client, 103)])
+    waiting += register.read(2, register.round, [(client, 10)], None)
+    ended = register.has_read(2, register.round)
+
+    assert waiting == []
+    assert ended == [Elsewhere(2, 102), Granted(2, 103, 2, 10)]

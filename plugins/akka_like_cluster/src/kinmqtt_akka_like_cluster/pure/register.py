@@ -85,7 +85,7 @@ class Register:
         """By client id; the first one is under way, if it was answered."""
         self._count = 0
         self._unsure: dict[int, set[tuple[str, int]]] = {}
-        """By uid of an unread member: its claims from before the view changed."""
+        """By uid of an unread member: its claims from before the view changed, but for those that it still lists."""
         self._members: Set[int] = frozenset()
         self._views: list[View] = []
         """The last view for which everything was read, and those since; empty before the first."""
@@ -178,10 +178,8 @@ class Register:
         for client_id, number in claims or ():
             if registrar_of(client_id, self.view) == self._own and not self._has(client_id, uid, number):
                 self._add(client_id, _Claim(uid, number, is_answered=True))
-        if claims is not None:
-            # They have ended while another member kept the entry, which was told.
-            for client_id, number in self._unsure.pop(uid, set()).difference(claims):
-                effects += [Elsewhere(uid, number), *self.end(uid, number, client_id)]
+        if claims is not None and uid in self._unsure:
+            self._unsure[uid].difference_update(claims)
         for client_id, epoch in owned:
             effects += self.register(uid, client_id, epoch)
         return effects
@@ -191,7 +189,11 @@ class Register:
         if round != self.round or uid not in self.unread:
             return []
         self.unread.discard(uid)
-        return self._check_settled()
+        effects: list[Effect] = []
+        for client_id, number in self._unsure.pop(uid, ()):
+            # It has ended while another member kept the entry, which was told. What it left behind is known by now.
+            effects += [Elsewhere(uid, number), *self.end(uid, number, client_id)]
+        return [*effects, *self._check_settled()]
 
     def register(self, uid: int, client_id: str, epoch: int, *, unasked: bool = False) -> list[Effect]:
         """Note that a node owns a client id; ``unasked``: its former owner could not be asked for the session."""
