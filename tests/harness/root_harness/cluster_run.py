@@ -258,6 +258,14 @@ class ClusterRun:
         states = [(each["state"], each["reachable"]) for each in members or ()]
         return states == [("up", True)] * len(self.nodes)
 
+    async def settle(self) -> None:
+        """Wait until all that has been acknowledged so far has come; fails if a promise is broken already."""
+        promised = {topic: set(numbers) for topic, numbers in self.notes.promised.items()}
+        received = self.notes.received
+        await self.until(lambda: all(numbers <= set(received.get(topic, ())) for topic, numbers in promised.items()))
+        found = [text for text in self.violations() if "never came" not in text and "came 0 times" not in text]
+        assert not found, "\n".join([*found, self.summary(), self.logs()])
+
     async def know_fresh_routes(self) -> None:
         """Note a problem where SUBACK came before all brokers had the route."""
         self._fresh += 1
