@@ -7,7 +7,7 @@ connection.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -72,6 +72,8 @@ class ClusterNotes(Notes):
     """How long a client's last broker went on serving it, each time that it came to another one."""
     wills: dict[int, bool] = field(factory=dict)
     """By the number of a client that had left a will and is gone: whether it must come, or only may."""
+    begun_anew: Counter[str] | None = None
+    """How often a client's session was not there; ``None`` where that breaks a promise."""
 
 
 class Line:
@@ -161,6 +163,13 @@ class Roaming(Client):
             asks.cancel()
             self.cut()
 
+    def session_lost(self) -> None:
+        """Begin anew where that may be."""
+        if self.notes.begun_anew is None:
+            super().session_lost()
+        else:
+            self.notes.begun_anew[self.name] += 1
+
     def cut(self) -> None:
         """End all connections, and forget what is in their sockets."""
         for line in self._lines():
@@ -244,6 +253,7 @@ class RoamingSubscriber(Roaming, SubscribingClient):
     """A subscriber that moves; it gets wills as well."""
 
     def connected(self, connack: Connack) -> None:
-        """Subscribe, the first time."""
-        if not self.known:
+        """Subscribe, the first time, and when the session has begun anew."""
+        if not connack.session_present:
+            self._taken.clear()
             self.send(Subscribe(1, (SubscribeRequest("crash/#", 2), SubscribeRequest(f"{WILLS}/#", 2))))

@@ -30,6 +30,7 @@ LONG_STALL_S: Final = 8.0
 """Longer than it takes until a member is DOWN."""
 LONG_SPLIT_S: Final = 12.0
 """Longer than it takes until a side has ended, and could form a cluster of its own."""
+WEATHERS: Final = (["delay 0.1"], ["delay 0.05", "loss 0.05"], ["stall"])
 BETWEEN_S: Final = 0.3
 """The longest wait between calm and a fault: it falls into another moment each time."""
 
@@ -122,9 +123,7 @@ class Nemesis:
         await fill_disk(self._run, self._redis, 4.0)
 
     async def _bad_links(self) -> None:
-        await bad_weather(
-            self._run, self._chance.choice((["delay 0.1"], ["delay 0.05", "loss 0.05"], ["stall"])), 4.0
-        )
+        await bad_weather(self._run, self._chance.choice(WEATHERS), 4.0)
 
     async def _cut_links(self) -> None:
         await cut_links(self._run, self._any(), 1 + self._chance.randrange(200))

@@ -31,7 +31,17 @@ leave_s = 2
 
 [limits]
 max_queued_messages = 10000000
+{stores}
+[plugins.akka_like_cluster]
+listen = "{listen}"
+advertise = "{advertise}"
+seeds = {seeds}
+cookie_file = "{cookie}"
+control = "{control}"
+{timings}
+"""
 
+REDIS: Final = """
 [services]
 session = "redis_session"
 queue = "redis_session"
@@ -43,14 +53,6 @@ port = {redis_port}
 timeout_s = 2
 reconnect_max_s = 0.2
 lease_s = 60
-
-[plugins.akka_like_cluster]
-listen = "{listen}"
-advertise = "{advertise}"
-seeds = {seeds}
-cookie_file = "{cookie}"
-control = "{control}"
-{timings}
 """
 """The lease of a node is long: who adopts its sessions must not have waited for its end."""
 
@@ -94,7 +96,7 @@ class Node:
         self.proxy: asyncio.subprocess.Process | None = None
         self.program: Sequence[str] = KINMQTT
         """What runs as this broker, from its next start on."""
-        self.data = "memory"
+        self.data = str(folder / f"{name}.data")
         """Where it keeps what it stores itself."""
         self.is_wanted = False
         """Whether its supervisor starts it again when it has ended."""
@@ -108,15 +110,18 @@ class Node:
         self,
         seeds: Sequence[str],
         cookie: Path,
-        redis: tuple[str, int],
+        redis: tuple[str, int] | None,
         timings: Timings,
         authority: Authority | None,
     ) -> None:
-        """Write its settings; ``redis`` is an address."""
+        """Write its settings; ``redis`` is an address, or ``None``: it has stores of its own then."""
+        stores = ""
+        if redis is not None:
+            stores = REDIS.format(redis=redis[0], redis_port=redis[1])
+            self.data = "memory"
         text = SETTINGS.format(
             name=self.name,
-            redis=redis[0],
-            redis_port=redis[1],
+            stores=stores,
             listen=self._listen,
             advertise=self.advertise,
             seeds=list(seeds),

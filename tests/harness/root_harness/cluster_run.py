@@ -45,7 +45,7 @@ class ClusterRun:
     def __init__(
         self,
         folder: Path,
-        redis: tuple[str, int],
+        redis: tuple[str, int] | None,
         seed: int,
         count: int = 3,
         *,
@@ -55,13 +55,15 @@ class ClusterRun:
         stay_s: float = STAY_S,
         program: Sequence[str] = KINMQTT,
     ) -> None:
-        """``redis`` is the address of a Redis that all brokers use; with a ``network`` each broker is a host.
+        """``redis`` is the address of a Redis that all brokers use, if any; with a ``network`` each broker is a host.
 
         ``stay_s``: how long clients stay at a broker, on average; ``program``: what runs as a broker.
         """
         self.notes = ClusterNotes()
         self.seed = seed
         self.chance = random.Random(seed)
+        self.patience_s = LIMIT_S
+        """How long clients may take to come to rest."""
         self.faults: Counter[str] = Counter()
         """What has happened, by name."""
         self.network = network
@@ -86,19 +88,12 @@ class ClusterRun:
             for number in range(4)
         ]  # fmt: skip
         self.subscriber = RoamingSubscriber(
-            self.ports,
-            "s",
-            self.notes,
-            self.chance,
-            dial=self.dial,
-            version=self.chance.choice((V5, V311)),
-            stay_s=stay_s,
-        )
+            self.ports, "s", self.notes, self.chance,
+            dial=self.dial, version=self.chance.choice((V5, V311)), stay_s=stay_s,
+        )  # fmt: skip
         self.clients: list[Roaming] = [self.subscriber, *self.publishers]
-        self.watchers = {
-            node.name: Watcher(node.port, f"watcher-{node.name}", self.dial) for node in self.nodes
-        }  # fmt: skip
-        self._mortals = Mortals(self.ports, self.notes, self.chance, self.dial)
+        self.watchers = {node.name: Watcher(node.port, f"watcher-{node.name}", self.dial) for node in self.nodes}
+        self.mortals = Mortals(self.ports, self.notes, self.chance, self.dial)
         self._fresh = 0
 
     async def dial(self, port: int) -> Streams:
@@ -117,15 +112,19 @@ class ClusterRun:
 
         Order is not promised for what is under way while a session moves or is adopted (C6).
         """
-        for text in self.notes.violations():
-            if "came behind" not in text:
-                yield text
+        yield from self.broken_for_messages()
         for overlap in self.notes.overlaps:
             if overlap.seconds > SETTLED_S:
                 yield f"{overlap.client_id} had two owners for {overlap.seconds:.1f} s"
         for node in self.nodes:
             if "Traceback" in node.output:
                 yield f"{node.name} has an unexpected error in its log"
+
+    def broken_for_messages(self) -> Iterator[str]:
+        """Return what of it concerns messages and wills."""
+        for text in self.notes.violations():
+            if "came behind" not in text:
+                yield text
         came = Counter(self.notes.received.get(WILL_TOPIC, ()))
         for number, is_due in self.notes.wills.items():
             if came[number] > 1 or (is_due and not came[number]):
@@ -163,7 +162,7 @@ class ClusterRun:
                 tasks.create_task(self.subscriber.run())
                 await self.until(lambda: self.subscriber.known)
                 watching = [tasks.create_task(watcher.run()) for watcher in self.watchers.values()]
-                mortals = tasks.create_task(self._mortals.run())
+                mortals = tasks.create_task(self.mortals.run())
                 for publisher in self.publishers:
                     tasks.create_task(publisher.run())
                 yield
@@ -213,13 +212,13 @@ class ClusterRun:
 
     async def _rest(self, mortals: asyncio.Task[None]) -> None:
         """Let everybody come to rest, and the clients end."""
-        self._mortals.end()
+        self.mortals.end()
         for publisher in self.publishers:
             publisher.stopping = True
         try:
             await self.until(mortals.done)
             await self.until(lambda: all(publisher.is_idle for publisher in self.publishers))
-            await self.until(self._has_come)
+            await self.until(self._has_come, self.patience_s)
         except AssertionError:
             waiting = {each.name: each.unacknowledged for each in self.publishers if not each.is_idle}
             self.notes.problems.append(f"the clients did not come to rest; not acknowledged: {waiting}")
@@ -228,11 +227,9 @@ class ClusterRun:
             client.cut()
 
     def _has_come(self) -> bool:
-        received = self.notes.received
         due = {number for number, is_due in self.notes.wills.items() if is_due}
-        return due <= set(received.get(WILL_TOPIC, ())) and all(
-            numbers <= set(received.get(topic, ())) for topic, numbers in self.notes.promised.items()
-        )
+        wills = set(self.notes.received.get(WILL_TOPIC, ()))
+        return due <= wills and self.notes.have_come(self.notes.promised)
 
     # Waiting
 
@@ -258,11 +255,10 @@ class ClusterRun:
         states = [(each["state"], each["reachable"]) for each in members or ()]
         return states == [("up", True)] * len(self.nodes)
 
-    async def settle(self) -> None:
+    async def settle(self, limit_s: float = LIMIT_S) -> None:
         """Wait until all that has been acknowledged so far has come; fails if a promise is broken already."""
         promised = {topic: set(numbers) for topic, numbers in self.notes.promised.items()}
-        received = self.notes.received
-        await self.until(lambda: all(numbers <= set(received.get(topic, ())) for topic, numbers in promised.items()))
+        await self.until(lambda: self.notes.have_come(promised), limit_s)
         found = [text for text in self.violations() if "never came" not in text and "came 0 times" not in text]
         assert not found, "\n".join([*found, self.summary(), self.logs()])
 

@@ -141,7 +141,8 @@ class Mortals:
         self._notes = notes
         self._chance = chance
         self._dial = dial
-        self._number = 0
+        self.number = 0
+        """Of the one that lives, or has died last."""
         self._over = False
         self._living: Peer | None = None
 
@@ -154,8 +155,8 @@ class Mortals:
     async def run(self) -> None:
         """Live and die, until it is over."""
         while not self._over:
-            self._number += 1
-            await self._live(self._number)
+            self.number += 1
+            await self._live(self.number)
 
     async def _live(self, number: int) -> None:
         """Live as a client that nobody has been before, so that its will is not called off by its return."""

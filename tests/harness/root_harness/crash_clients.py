@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -51,6 +51,10 @@ class Notes:
     """By topic and number: how often a QoS 2 message was sent again because its PUBREC had not come."""
     in_phases: bool = False
     """Whether it may come as often again as it was sent again: where a turn is kept in phases."""
+
+    def have_come(self, promised: Mapping[str, set[int]]) -> bool:
+        """Whether messages, by topic, have all come to the subscriber."""
+        return all(numbers <= set(self.received.get(topic, ())) for topic, numbers in promised.items())
 
     def violations(self) -> Iterator[str]:
         """What the broker did that its promises forbid."""
@@ -148,10 +152,14 @@ class Client:
             if packet.reason:
                 return  # Refused for now: the connection ends, and another comes.
             if self.known and not packet.session_present:
-                self.notes.problems.append(f"the session of {self.name} was lost")
+                self.session_lost()
             self.connected(packet)
         else:
             self.received(packet)
+
+    def session_lost(self) -> None:
+        """The broker has let us in, and does not know the session that it had."""
+        self.notes.problems.append(f"the session of {self.name} was lost")
 
     def connected(self, connack: Connack) -> None:
         """The broker has let us in."""
@@ -172,7 +180,8 @@ class PublishingClient(Client):
         notes.promised[self.topic] = set()
         self._under_way: dict[int, tuple[int, bool]] = {}
         """By packet identifier: the number, and whether it is released."""
-        self._next = 1
+        self.next_number = 1
+        """Of the message that it publishes next."""
         self._packet_id = 0
         self.stopping = False
 
@@ -210,9 +219,9 @@ class PublishingClient(Client):
     def _go_on(self) -> None:
         while len(self._under_way) < WINDOW and not self.stopping:
             self._packet_id = self._packet_id % 65_535 + 1
-            self._under_way[self._packet_id] = (self._next, False)
-            self.send(self._publish(self._next, self._packet_id))
-            self._next += 1
+            self._under_way[self._packet_id] = (self.next_number, False)
+            self.send(self._publish(self.next_number, self._packet_id))
+            self.next_number += 1
 
     def _publish(self, number: int, packet_id: int, dup: bool = False) -> Publish:
         return Publish.build(self.topic, b"%d" % number, qos=self.qos, packet_id=packet_id, dup=dup)
