@@ -255,8 +255,8 @@ class ExportReader:
         _, queue = self._queue_of(plain)
         _only(plain, "messages")
         listed = _present(plain, "messages")
-        if not isinstance(listed, list) or len(listed) > 2 * KNOWN_MESSAGES:
-            raise ValueError(f"messages: expected a list, of {2 * KNOWN_MESSAGES} at most")
+        if not isinstance(listed, list) or len(listed) > _MOST_COMPLETED:
+            raise ValueError(f"messages: expected a list, of {_MOST_COMPLETED} at most")
         for number, each in enumerate(listed):
             if not (
                 isinstance(each, list) and len(each) == 2 and all(type(part) is int and part >= 0 for part in each)

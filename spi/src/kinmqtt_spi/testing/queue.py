@@ -291,11 +291,12 @@ class QueueStoreContract(StoreContract):
     def test_queue_47_the_newest_are_known(self, queue_store: QueueStore, drive: Driver) -> None:
         """Of completed messages the newest ``KNOWN_MESSAGES`` of a client stay known, and older ones do not."""
         several = [entry(each, qos=2) for each in range(1, KNOWN_MESSAGES + 11)]
-        writes: list[QueueWrite] = []
-        for each in several:
-            number = each.sequence
-            writes += [Append("a", 1, each, 1), Release("a", 1, number), Remove("a", 1, number)]
-        self._apply(queue_store, drive, *writes)
+        for start in range(0, len(several), 1000):
+            writes: list[QueueWrite] = []
+            for each in several[start : start + 1000]:
+                number = each.sequence
+                writes += [Append("a", 1, each, 1), Release("a", 1, number), Remove("a", 1, number)]
+            self._apply(queue_store, drive, *writes)
 
         known = drive(queue_store.known("a", {each.message.id for each in several}))
 

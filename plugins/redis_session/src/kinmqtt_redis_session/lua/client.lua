@@ -77,9 +77,12 @@ local function subscribe(filter, blob)
   call('HSET', f, filter, number .. blob)
 end
 
--- How long a QoS 2 message stays known after its PUBREC: longer than the exchange takes, and a minute.
+-- How long a QoS 2 message stays known after its PUBREC: longer than the exchange takes, and a minute. Of those that are
+-- older than that minute fewer do, as nobody knows how long the exchange of one takes.
 local KNOWN_S = 3600
-local KNOWN_MESSAGES = 1000
+local RECENT_S = 60
+local KNOWN_MESSAGES = 20000
+local OLDER_MESSAGES = 1000
 local ID = '"id":{"node":'
 
 -- Remembers the message of a released entry. A payload can be long, so the id is searched for as plain text first;
@@ -286,7 +289,13 @@ end
 
 if remembered > 0 then
   call('ZREMRANGEBYSCORE', k, '-inf', now)
-  call('ZREMRANGEBYRANK', k, 0, -1 - KNOWN_MESSAGES)
+  local count = call('ZCARD', k)
+  local excess = count - KNOWN_MESSAGES
+  if count > OLDER_MESSAGES then
+    local older = call('ZCOUNT', k, '-inf', now + KNOWN_S - RECENT_S)
+    excess = math.max(excess, math.min(older, count - OLDER_MESSAGES))
+  end
+  if excess > 0 then call('ZREMRANGEBYRANK', k, 0, excess - 1) end
   call('EXPIRE', k, KNOWN_S)
 end
 if head[1] or epoch > 0 then
