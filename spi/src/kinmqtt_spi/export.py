@@ -42,7 +42,7 @@ _REMOVED: Final = Message("released")
 
 _OUT_OF_RANGE: Final = 1 << 63
 
-_MOST_COMPLETED: Final = 65_535 + KNOWN_MESSAGES
+MOST_COMPLETED: Final = 65_535 + KNOWN_MESSAGES
 """One for each packet identifier, and those that a store remembers."""
 
 MAX_EPOCH: Final = 1 << 62
@@ -255,8 +255,8 @@ class ExportReader:
         _, queue = self._queue_of(plain)
         _only(plain, "messages")
         listed = _present(plain, "messages")
-        if not isinstance(listed, list) or len(listed) > _MOST_COMPLETED:
-            raise ValueError(f"messages: expected a list, of {_MOST_COMPLETED} at most")
+        if not isinstance(listed, list) or len(queue.completed) + len(listed) > MOST_COMPLETED:
+            raise ValueError(f"messages: expected a list, of {MOST_COMPLETED} at most")
         for number, each in enumerate(listed):
             if not (
                 isinstance(each, list) and len(each) == 2 and all(type(part) is int and part >= 0 for part in each)

@@ -37,6 +37,12 @@ def stored(nodes: Nodes, number: int) -> list[str]:
     return [session.client_id for _, session in page.sessions]
 
 
+def completed(nodes: Nodes, number: int) -> list[Any]:
+    """The ids of the QoS 2 messages that a node knows a client to have got."""
+    ids: Any = nodes.brokers[number].broker.assembly.stores.queue.completed("c")
+    return list(ids)
+
+
 def test_a_client_that_comes_to_another_node_finds_its_session_there() -> None:
     """C13: subscriptions and queued messages come along, and nothing stays behind."""
     nodes = Nodes(2, shared=False)
@@ -74,6 +80,23 @@ def test_a_session_that_ends_with_its_connection_is_not_moved() -> None:
 
     assert [each.reason for each in first.of(DisconnectPacket)] == [ReasonCode.SESSION_TAKEN_OVER]
     assert not second.of(Connack)[0].session_present
+
+
+def test_the_new_node_knows_which_messages_the_client_got() -> None:
+    """MQTT-4.3.3-12: what another node sends again does not come twice, however many messages came lately."""
+    nodes = Nodes(2, shared=False)
+    nodes.brokers[0].connect("c", 5, expiry_s=60).subscribe("a", qos=2)
+    publisher = nodes.brokers[0].connect("p", 5)
+    for number in range(2500):
+        publisher.publish("a", b"%d" % number, qos=2)
+    nodes.settle()
+    known = completed(nodes, 0)
+
+    nodes.brokers[1].connect("c", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+
+    assert len(known) == 2500
+    assert completed(nodes, 1) == known
 
 
 def test_what_is_in_flight_goes_on_at_the_new_node() -> None:

@@ -12,7 +12,7 @@ from kinmqtt.broker.ownership.registry import has_ended
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.export import Contents, ExportedQueue, ExportError, ExportReader
+from kinmqtt_spi.export import MOST_COMPLETED, Contents, ExportedQueue, ExportError, ExportReader
 from kinmqtt_spi.services.cluster import HandOff
 from kinmqtt_spi.services.queue import Entry, Purge, QueueState
 from kinmqtt_spi.services.session import Claim, OpenSession, StoredSession
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
     from kinmqtt_spi.services.cluster import ClusterBackend
+
+COMPLETED_BYTES: Final = 48
+"""The id of a message that the session has got takes at most so many bytes, as text."""
 
 OVERHEAD: Final = 4
 """An export takes at most so many times the bytes that its queue counts, as text."""
@@ -51,6 +54,7 @@ class Arrivals:
         """Accept a session; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.handing`."""
         limits = self._runtime.limits
         most_bytes = OVERHEAD * (limits.max_queued_bytes + limits.max_will_bytes) + limits.max_packet_bytes
+        most_bytes += COMPLETED_BYTES * MOST_COMPLETED
         return _Arrival(self, client_id, epoch, origin, most_bytes)
 
     def arrived(self, size_bytes: int) -> None:

@@ -53,6 +53,9 @@ MAX_AT_ONCE: Final = 64
 PAGE: Final = 200
 """How many queued messages are read at once."""
 
+COMPLETED_AT_ONCE: Final = 1000
+"""How many ids of messages that the session has got are in one line."""
+
 
 class HandOffs:
     """Sessions that go to other nodes."""
@@ -154,8 +157,9 @@ class HandOffs:
         state: QueueState = await resolve(queues.load(client_id))
         for line in queue_lines(client_id, claim.epoch, state):
             yield line
-        if completed := await resolve(queues.completed(client_id)):
-            yield completed_line(client_id, completed)
+        completed = await resolve(queues.completed(client_id))
+        for start in range(0, len(completed), COMPLETED_AT_ONCE):
+            yield completed_line(client_id, completed[start : start + COMPLETED_AT_ONCE])
         after = 0
         while page := await resolve(queues.read(client_id, after, PAGE)):
             for line in queued_lines(client_id, page):
