@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 MOST_FAULTS = 10
 SPLIT_S = 5.0
 """Longer than a side of a split takes to end."""
-SETTLES_S = 4.0
+SETTLES_S = 10.0
 """Longer than the messages of a whole cluster take to come."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import frozen
 
 from root_harness.cluster_clients import STAY_S
 from root_harness.cluster_run import ENOUGH, WILL_TOPIC, ClusterRun
@@ -19,12 +19,10 @@ from root_harness.cluster_run import ENOUGH, WILL_TOPIC, ClusterRun
 
 @frozen
 class Window:
-    """What may have been under way while a broker was gone: numbers from the first one up to before the second."""
+    """The numbers, by topic, of what may have been under way while a broker was gone."""
 
     may_be_lost: dict[str, range]
-    """By topic."""
-    may_come_twice: dict[str, range] = field()
-    """By topic."""
+    may_come_twice: dict[str, range]
 
 
 class OwnStoresRun(ClusterRun):
@@ -64,12 +62,14 @@ class OwnStoresRun(ClusterRun):
         return {**numbers, WILL_TOPIC: self.mortals.number}
 
     def _settled(self) -> dict[str, int]:
-        """Return, by topic, the first number that has not come; of a will that of the client that lives."""
+        """Return, by topic, the first number that may still come; of a will that of the client that lives."""
         numbers = self._numbers()
         for topic, following in numbers.items():
             if topic != WILL_TOPIC:
-                received = set(self.notes.received.get(topic, ()))
-                numbers[topic] = next(number for number in range(1, following + 1) if number not in received)
+                known = set(self.notes.received.get(topic, ())).union(
+                    *(window.may_be_lost[topic] for window in self._windows)
+                )
+                numbers[topic] = next(number for number in range(1, following + 1) if number not in known)
         return numbers
 
     async def _is_served_again(self) -> None:
