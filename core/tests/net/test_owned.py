@@ -395,6 +395,29 @@ def test_what_is_amiss_in_the_loop_without_an_exception_is_logged_too(loop: asyn
     assert [event["message"] for event in events] == ["left open"]
 
 
+@pytest.mark.parametrize(
+    ("error", "is_failure"), [(ConnectionResetError("reset"), False), (RuntimeError("a mistake"), True)]
+)
+def test_a_handshake_that_fails_when_nobody_waits_any_more_is_no_failure(
+    loop: asyncio.AbstractEventLoop, error: Exception, is_failure: bool
+) -> None:
+    """Who dialled may give up in the very turn in which the peer ends the TLS handshake."""
+    events: list[Any] = []
+    observe: Any = events.append
+    globalLogPublisher.addObserver(observe)
+    log_errors(loop)
+
+    try:
+        future = loop.create_future()
+        future.set_exception(error)
+        del future
+    finally:
+        globalLogPublisher.removeObserver(observe)
+
+    assert ["log_failure" in event for event in events] == [is_failure]
+    assert str(error) in str(events[0].get("log_failure", events[0].get("error")))
+
+
 # Ports
 
 

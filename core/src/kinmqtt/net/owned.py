@@ -8,7 +8,7 @@ asyncio's own loop would be slower.
 from __future__ import annotations
 
 import socket
-from asyncio import AbstractEventLoop, BaseTransport, Future, Protocol, Transport
+from asyncio import AbstractEventLoop, BaseTransport, Future, Protocol, Task, Transport
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -38,8 +38,16 @@ def _log(context: dict[str, Any]) -> None:
     message = context.get("message", "an error")
     if error is None:
         log.error("the event loop: {message}", message=message)
+    elif isinstance(error, OSError) and _is_nobodys(context.get("future")):
+        # A TLS handshake failed just as its connection was given up: uvloop has a future for it that nobody awaits.
+        log.info("the event loop: a connection that was given up failed: {error!r}", error=error)
     else:
         log.failure("the event loop: {message}", Failure(error), message=message)
+
+
+def _is_nobodys(future: object) -> bool:
+    """Tell whether an error is that of a future that is no task."""
+    return isinstance(future, Future) and not isinstance(future, Task)
 
 
 def own_sockets(port: Any, loop: AbstractEventLoop) -> None:
