@@ -25,6 +25,6 @@ def test_no_acknowledged_message_is_lost_when_brokers_are_killed(tmp_path: Path,
     """C2, C3, C5: QoS 1 at least once, QoS 2 exactly once, whichever broker dies, and wherever clients come back."""
     run = ClusterRun(tmp_path, redis.at, seed=3)
 
-    asyncio.run(killed(run, 6))
+    asyncio.run(killed(run, 4))
 
     run.check()
