@@ -8,10 +8,10 @@ from typing import Protocol
 
 from kinmqtt.testing.world import plan as kinds
 from kinmqtt.testing.world.device import Device
+from kinmqtt.testing.world.links import Links, Undo
 from kinmqtt.testing.world.node import Node
 from kinmqtt.testing.world.plan import Step
 from kinmqtt.testing.world.schedule import Schedule
-from kinmqtt_spi.mesh.network import Network
 
 SLOW_S = 0.5
 WRONG_CLOCK_S = 5.0
@@ -21,7 +21,7 @@ class Breakable(Protocol):
     """A world, as the nemesis uses it."""
 
     nodes: list[Node]
-    network: Network
+    links: Links
     schedule: Schedule
 
     @property
@@ -37,9 +37,6 @@ class Breakable(Protocol):
 
     def crash(self, node: Node) -> None:
         """End a node without a word."""
-
-    def tell_down(self, node: Node) -> None:
-        """Tell all others that a node is DOWN."""
 
     def start_again(self, number: int, ended: Node) -> None:
         """Start a process in the place of one that has ended."""
@@ -70,9 +67,9 @@ class Nemesis:
 
     # Links
 
-    def _pair(self, step: Step) -> tuple[int, int] | None:
+    def _pair(self, step: Step) -> tuple[Node, Node] | None:
         one, other = self._node(step.node), self._node(step.other)
-        return None if one is None or other is None else (one.identity.uid, other.identity.uid)
+        return None if one is None or other is None else (one, other)
 
     def _node(self, number: int) -> Node | None:
         node = self._world.nodes[number]
@@ -80,53 +77,38 @@ class Nemesis:
 
     def _cut(self, step: Step) -> None:
         pair = self._pair(step)
-        pipe = self._world.network.pipes.get(frozenset(pair)) if pair else None
-        if pipe is not None:
-            pipe.cut(*(self._random.choice((0, 7, 40, 1000)) for _ in range(2)))
+        for connection in self._world.links.connections(*pair) if pair else ():
+            connection.cut(*(self._random.choice((0, 7, 40, 1000)) for _ in range(2)))
 
-    def _block(self, step: Step) -> Callable[[], object] | None:
+    def _block(self, step: Step) -> Undo | None:
         pair = self._pair(step)
-        return None if pair is None else self._blocked([pair])
+        return None if pair is None else self._world.links.block([pair])
 
-    def _one_way(self, step: Step) -> Callable[[], object] | None:
+    def _one_way(self, step: Step) -> Undo | None:
         pair = self._pair(step)
-        pipe = self._world.network.pipes.get(frozenset(pair)) if pair else None
-        if pipe is None:
-            return None
-        end = self._random.choice((pipe.left, pipe.right))
-        end.stall()
-        return end.resume
+        return None if pair is None else self._world.links.one_way(*pair, self._random)
 
-    def _stall(self, step: Step) -> Callable[[], object] | None:
+    def _stall(self, step: Step) -> Undo | None:
         node = self._node(step.node)
-        return None if node is None else self._world.network.stall(node.identity.uid)
+        return None if node is None else self._world.links.stall(node)
 
-    def _isolate(self, step: Step) -> Callable[[], object] | None:
+    def _isolate(self, step: Step) -> Undo | None:
         node = self._node(step.node)
-        if node is None:
-            return None
-        uid = node.identity.uid
-        return self._blocked([(uid, other) for other in self._world.network.nodes if other != uid])
+        return None if node is None else self._world.links.isolate(node)
 
-    def _split(self, step: Step) -> Callable[[], object]:
-        uids = [node.identity.uid for node in self._world.nodes if node.is_alive]
-        parts = {uid: self._random.randrange(3) for uid in uids}
-        return self._blocked([(one, two) for one in uids for two in uids if one < two and parts[one] != parts[two]])
-
-    def _blocked(self, pairs: list[tuple[int, int]]) -> Callable[[], object]:
-        network = self._world.network
-        for pair in pairs:
-            network.block(*pair)
-
-        def unblock() -> None:
-            for pair in pairs:
-                network.unblock(*pair)
-
-        return unblock
+    def _split(self, step: Step) -> Undo:
+        nodes = [node for node in self._world.nodes if node.is_alive]
+        parts = {node: self._random.randrange(3) for node in nodes}
+        return self._world.links.block(
+            (one, two)
+            for one in nodes
+            for two in nodes
+            if one.identity.uid < two.identity.uid and parts[one] != parts[two]
+        )
 
     # Nodes
 
-    def _crash(self, step: Step) -> Callable[[], object] | None:
+    def _crash(self, step: Step) -> Undo | None:
         node = self._node(step.node)
         if node is None or self._world.living < 2:
             return None
@@ -138,33 +120,24 @@ class Nemesis:
         if node is not None and node.accepts and self._world.living > 1:
             node.stop(lambda: self._world.start_again(step.node, node))
 
-    def _wrongly_down(self, step: Step) -> Callable[[], object] | None:
+    def _wrongly_down(self, step: Step) -> Undo | None:
         """The others believe that a node is dead, which serves its clients for a while."""
         node = self._node(step.node)
         if node is None or self._world.living < 2:
             return None
-        uid = node.identity.uid
-        self._blocked([(uid, other) for other in self._world.network.nodes if other != uid])
-        self._world.tell_down(node)
+        return self._world.links.give_up(node)
 
-        def end() -> None:
-            if node.is_alive:
-                node.crash()
-                self._world.start_again(step.node, node)
-
-        return end
-
-    def _slow(self, step: Step) -> Callable[[], object] | None:
+    def _slow(self, step: Step) -> Undo | None:
         access = self._world.nodes[step.node].access
         access.slow_s = SLOW_S
         return lambda: setattr(access, "slow_s", 0.0)
 
-    def _away(self, step: Step) -> Callable[[], object] | None:
+    def _away(self, step: Step) -> Undo | None:
         access = self._world.nodes[step.node].access
         access.is_away = True
         return lambda: setattr(access, "is_away", False)
 
-    def _clock(self, step: Step) -> Callable[[], object] | None:
+    def _clock(self, step: Step) -> Undo | None:
         clock = self._world.nodes[step.node].clock
         clock.wrong_by_s = self._random.uniform(-WRONG_CLOCK_S, WRONG_CLOCK_S)
         return lambda: setattr(clock, "wrong_by_s", 0.0)

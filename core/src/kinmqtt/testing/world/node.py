@@ -1,26 +1,22 @@
-"""One broker of the world: its life, its link to the others, and the connections of its clients."""
+"""One broker of the world: its life, its stores, and the connections of its clients."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.hooks.awaitables import as_deferred
+from kinmqtt.hooks.awaitables import has_result
 from kinmqtt.testing.harness import BrokerHarness
+from kinmqtt.testing.world.links import Links
 from kinmqtt.testing.world.schedule import NodeClock, Schedule
 from kinmqtt.testing.world.stores import NodeQueues, NodeRetained, NodeSessions, SharedStores, StoreAccess
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.mesh.network import Network, NetworkNode
-from kinmqtt_spi.services.cluster import ClusterBackend, Guarantee
 from kinmqtt_spi.values import NodeIdentity
-
-GUARANTEES = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 
 
 class ClientEnd(Protocol):
@@ -33,41 +29,13 @@ class ClientEnd(Protocol):
         """The broker's process is over."""
 
 
-class DeferredResult:
-    """A result that the core awaits; see :class:`kinmqtt_spi.mesh.results.Result`."""
-
-    def __init__(self) -> None:
-        self.awaitable: Deferred[Any] = Deferred()
-
-    def set(self, value: Any) -> None:
-        """Complete it."""
-        if not self.awaitable.called:
-            self.awaitable.callback(value)
-
-    def fail(self, error: Exception) -> None:
-        """Let it raise."""
-        if not self.awaitable.called:
-            self.awaitable.errback(error)
-
-
-def drive(it: Awaitable[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
-    """Call one of the two with an awaitable's outcome; see :data:`kinmqtt_spi.mesh.results.Run`."""
-
-    def fail(failure: Failure) -> None:
-        error = failure.value
-        failed(error if isinstance(error, Exception) else RuntimeError(str(error)))
-
-    as_deferred(it).addCallbacks(done, fail)
-
-
 class Services:
-    """The plugin that gives a node its stores and its link."""
+    """The plugin that gives a node its stores."""
 
-    def __init__(self, sessions: NodeSessions, queues: NodeQueues, retained: NodeRetained, link: NetworkNode):
+    def __init__(self, sessions: NodeSessions, queues: NodeQueues, retained: NodeRetained) -> None:
         self._sessions = sessions
         self._queues = queues
         self._retained = retained
-        self._link = link
 
     @hookimpl
     def session_store(self) -> NodeSessions:
@@ -84,27 +52,27 @@ class Services:
         """Return the node's view of the retained messages."""
         return self._retained
 
-    @hookimpl
-    def cluster_backend(self) -> ClusterBackend:
-        """Return the node's link."""
-        return self._link
-
 
 class Node:
     """A broker process, from its start to its end."""
 
     def __init__(
-        self, schedule: Schedule, network: Network, stores: SharedStores, random: Random, name: str, uid: int
+        self, schedule: Schedule, links: Links, stores: SharedStores, random: Random, name: str, uid: int
     ) -> None:
         self.identity = NodeIdentity(name, uid)
         self.clock = NodeClock(schedule)
         self.access = StoreAccess(self.clock, random)
-        self.link = NetworkNode(network, Logger("kinmqtt.world"), drive, DeferredResult, guarantees=GUARANTEES)
+        self.link = links.link(self)
+        self.clock.around = self.link.around
         sessions = self._sessions = NodeSessions(stores, self.identity, self.access, self.clock)
         queues = NodeQueues(stores, sessions, self.access)
         self.harness = BrokerHarness(
-            plugins={"world": Services(sessions, queues, NodeRetained(stores, self.access), self.link)},
-            services=dict.fromkeys(("session", "queue", "retain", "cluster"), "world"),
+            plugins={
+                "world": Services(sessions, queues, NodeRetained(stores, self.access)),
+                **self.link.plugins,
+            },
+            plugin_settings=self.link.settings,
+            services={**dict.fromkeys(("session", "queue", "retain"), "world"), **self.link.services},
             clock=self.clock,  # type: ignore[arg-type]  # it needs no more than a clock
             node=self.identity,
             start=False,
@@ -115,7 +83,9 @@ class Node:
         """Whether clients can connect."""
         self.problem: Failure | None = None
         """Why it could not start or stop."""
-        self._network = network
+        self._starting: Deferred[None] | None = None
+        self._is_given_up = False
+        """Whether it was stopped before it had started."""
 
     @property
     def name(self) -> str:
@@ -127,16 +97,25 @@ class Node:
         """Whether the process runs."""
         return not self.clock.is_dead
 
-    def start(self) -> None:
-        """Begin to start; clients can connect when it is done."""
+    def soon(self, call: Callable[[], object]) -> None:
+        """Make a call in one of the next turns."""
+        self.harness._soon.append(call)
+
+    def start(self, failed: Callable[[Failure], object]) -> None:
+        """Begin to start; clients can connect when it is done. ``failed`` is called if it can't."""
 
         def started(result: object) -> None:
             if isinstance(result, Failure):
-                self.problem = result
-            elif self.is_alive:
+                if not self._is_given_up:
+                    failed(result)
+            elif self.is_alive and not self._is_given_up:
                 self.accepts = True
 
-        Deferred.fromCoroutine(self.harness.broker.start()).addBoth(started)
+        self.clock.run(lambda: self._begin(self.harness.broker.start()).addBoth(started))
+
+    def _begin(self, start: Coroutine[Any, Any, None]) -> Deferred[None]:
+        self._starting = Deferred.fromCoroutine(start)
+        return self._starting
 
     def stop(self, when_stopped: Callable[[], object]) -> None:
         """Begin to stop in good order."""
@@ -147,16 +126,29 @@ class Node:
                 self.problem = result
             if self.is_alive:
                 self.end()
-                # It gives its lease up, as one does that ends in good order.
-                self._sessions.shared.bury(self.identity)
+                if not self.access.is_away:
+                    # It gives its lease up, as one does that ends in good order.
+                    self._sessions.shared.bury(self.identity)
                 when_stopped()
 
-        Deferred.fromCoroutine(self.harness.broker.stop()).addBoth(stopped)
+        self.clock.run(lambda: Deferred.fromCoroutine(self._stop()).addBoth(stopped))
+
+    async def _stop(self) -> None:
+        """Stop as the command ``kinmqtt run`` does: a broker that waits for others gives up."""
+        starting = self._starting
+        if starting is not None and not has_result(starting):
+            self._is_given_up = True
+            self.harness.broker.lifecycle.joining.give_up()
+            over: Deferred[None] = Deferred()
+            starting.addBoth(lambda _: over.callback(None))
+            await over
+            if not self.harness.broker.lifecycle.is_restored:
+                return
+        await self.harness.broker.stop()
 
     def crash(self) -> None:
         """End at once: nothing is said to anybody."""
-        if self.identity.uid in self._network.nodes:
-            self._network.crash(self.identity.uid)
+        self.link.crash()
         self.end()
 
     def end(self) -> None:
@@ -172,13 +164,17 @@ class Node:
     def settle(self) -> bool:
         """Run the turns that are due, and take what was written to clients; returns whether there were any."""
         soon = self.harness._soon
-        if not soon:
+        if not soon or self.clock.is_frozen:
             return False
+        self.clock.around(self._turns)
+        return True
+
+    def _turns(self) -> None:
+        soon = self.harness._soon
         while soon:
             soon.popleft()()
         for wire in tuple(self.wires):
             wire.collect()
-        return True
 
 
 class _Nothing(deque[Callable[[], object]]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -60,14 +61,48 @@ class Schedule:
         self.time_s = end_s
 
 
+class NodeCall:
+    """A call of one node that can be cancelled, also when it is due and the node stands still."""
+
+    __slots__ = ("_clock", "call", "scheduled")
+
+    scheduled: ScheduledCall
+
+    def __init__(self, clock: NodeClock, call: Callable[[], object]) -> None:
+        self._clock = clock
+        self.call: Callable[[], object] | None = call
+
+    def due(self) -> None:
+        """Let the node make the call."""
+        self._clock.run(self._make)
+
+    def cancel(self) -> None:
+        """Make it do nothing."""
+        self.call = None
+        self.scheduled.cancel()
+
+    def _make(self) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
+
 class NodeClock:
-    """The clock of one node: its wall clock may be wrong, and nothing happens when the node is dead."""
+    """The clock of one node: its wall clock may be wrong, and nothing happens while it is frozen, or when it is dead.
+
+    Everything that the node's process does begins with :meth:`run`, or in a turn of its broker.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.wrong_by_s = 0.0
         """How far the wall clock is ahead."""
         self.is_dead = False
+        self.is_frozen = False
+        """Whether the process stands still: :meth:`freeze`."""
+        self.around: Callable[[Callable[[], object]], None] = _make
+        """Makes a call in the surroundings of the node's process."""
+        self._waiting: deque[Callable[[], object]] = deque()
 
     def now(self) -> float:
         """Seconds since the epoch, as this node sees them."""
@@ -77,11 +112,30 @@ class NodeClock:
         """Seconds of a clock that is never set."""
         return self._schedule.monotonic()
 
-    def later(self, delay_s: float, call: Callable[[], object]) -> ScheduledCall:
+    def later(self, delay_s: float, call: Callable[[], object]) -> NodeCall:
         """Make a call after a time, unless the node is dead by then."""
+        made = NodeCall(self, call)
+        made.scheduled = self._schedule.later(delay_s, made.due)
+        return made
 
-        def call_if_alive() -> None:
-            if not self.is_dead:
-                call()
+    def run(self, call: Callable[[], object]) -> None:
+        """Let the node's process do something: at once, when it is frozen no more, or never if it is dead."""
+        if self.is_frozen:
+            self._waiting.append(call)
+        elif not self.is_dead:
+            self.around(call)
 
-        return self._schedule.later(delay_s, call_if_alive)
+    def freeze(self) -> None:
+        """Let the process stand still."""
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Let it do what has come meanwhile, and go on."""
+        self.is_frozen = False
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            self.run(call)
+
+
+def _make(call: Callable[[], object]) -> None:
+    call()

@@ -43,7 +43,7 @@ class Wire:
         self.link = MemoryLink(broker.listeners["tcp:1883"], Address("192.0.2.1", 1024 + number % 60_000))
         self.connection = Connection(broker.services, HANDLERS, self.link)
         node.wires.append(self)
-        self.connection.opened()
+        node.clock.run(self.connection.opened)
 
     def send(self, packet: Packet) -> None:
         """Send a packet to the broker."""
@@ -53,7 +53,7 @@ class Wire:
     def _arrive(self, data: bytes) -> None:
         if self._is_open and self.node.is_alive:
             self._arrived.append(data)
-            self._read()
+            self.node.clock.run(self._read)
 
     def _read(self) -> None:
         while self._arrived and self.link.reading and not self.link.closed:
@@ -84,7 +84,7 @@ class Wire:
         if self._is_open:
             self._close()
             self.link.closed = True
-            self.connection.lost("Connection was lost.")
+            self.node.clock.run(lambda: self.connection.lost("Connection was lost."))
             self._tell(0.0)
 
     def node_ended(self) -> None:

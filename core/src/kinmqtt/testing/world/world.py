@@ -8,17 +8,19 @@ from hashlib import sha256
 from random import Random
 from typing import Final
 
+from twisted.python.failure import Failure
+
 from kinmqtt.mqtt.packets import ConnectWill
 from kinmqtt.testing.world.device import Device
+from kinmqtt.testing.world.links import LinksFactory
 from kinmqtt.testing.world.nemesis import Nemesis
 from kinmqtt.testing.world.node import Node
 from kinmqtt.testing.world.plan import FAULTS_END_S, Plan
 from kinmqtt.testing.world.schedule import Schedule
 from kinmqtt.testing.world.stores import SharedStores
+from kinmqtt.testing.world.told import ToldLinks
 from kinmqtt.testing.world.wire import Wire
-from kinmqtt_spi.mesh.network import Network
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.services.cluster import Member, MemberState
 
 SUBSCRIBE_S: Final = 2.0
 LOAD_BEGINS_S: Final = 4.0
@@ -48,11 +50,10 @@ WILL_DELAY_S: Final = 20
 class World:
     """One run. Everything that happens follows from the plan and its seed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, links: LinksFactory = ToldLinks) -> None:
         self.plan = plan
         self.schedule = Schedule()
         self.stores = SharedStores()
-        self.network = Network(self.schedule, plan.link_delay_s)
         self.nodes: list[Node] = []
         """By number; a node that was started again has its place."""
         self.devices: dict[str, Device] = {}
@@ -65,9 +66,8 @@ class World:
         self.quick: dict[bytes, float] = {}
         """By payload of a message that stays on its node: when it was published."""
         self._random = {name: Random(f"{name} {plan.seed}") for name in ("clients", "load", "disk", "nemesis")}
+        self.links = links(self, self._random["nemesis"])
         self._nemesis = Nemesis(self, self._random["nemesis"])
-        self._undetected: list[Node] = []
-        """Nodes that have crashed, and count as members."""
         self._serial = 0
         self._epochs: dict[str, int] = {}
 
@@ -100,17 +100,7 @@ class World:
     def crash(self, node: Node) -> None:
         """End a node without a word; the others find out later."""
         node.crash()
-        self._undetected.append(node)
-        self.schedule.later(self._random["nemesis"].uniform(0.5, 4.0), partial(self.tell_down, node))
-
-    def tell_down(self, node: Node) -> None:
-        """Tell all others that a node is DOWN."""
-        self.note(f"{node.name} is down")
-        if node in self._undetected:
-            self._undetected.remove(node)
-        for other in self.nodes:
-            if other is not node and other.is_alive:
-                other.link.member(Member(node.identity, MemberState.DOWN, reachable=False))
+        self.links.crashed(node)
 
     def start_again(self, number: int, ended: Node) -> None:
         """Start a process in the place of one that has ended."""
@@ -137,13 +127,15 @@ class World:
     def _start_node(self, number: int) -> Node:
         self._serial += 1
         name = f"n{number}"
-        node = Node(self.schedule, self.network, self.stores, self._random["disk"], name, 1000 + self._serial)
+        uid = self.links.new_uid(self._serial)
+        node = Node(self.schedule, self.links, self.stores, self._random["disk"], name, uid)
         self.note(f"{name} starts as {node.identity.uid}")
-        for dead in self._undetected:
-            # The others have told it.
-            node.link.member(Member(dead.identity, MemberState.UP))
-        node.start()
+        self.links.starts(node)
+        node.start(partial(self._could_not_start, number, node))
         return node
+
+    def _could_not_start(self, number: int, node: Node, failure: Failure) -> None:
+        node.problem = failure
 
     def _advance(self, until_s: float) -> None:
         self._settle()
