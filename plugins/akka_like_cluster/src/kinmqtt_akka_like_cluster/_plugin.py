@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,8 @@ SOCKET_NAME: Final = "control.sock"
 class AkkaLikeCluster:
     """Makes this broker a member of a cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_backend: Callable[[Context, AkkaSettings], AkkaBackend] = AkkaBackend) -> None:
+        self._make_backend = make_backend
         self._settings: AkkaSettings | None = None
         self._backend: AkkaBackend | None = None
         self._control: ControlSocket | None = None
@@ -44,7 +46,7 @@ class AkkaLikeCluster:
     def configure(self, context: Context) -> None:
         """Take the settings. Nothing is opened before the start."""
         settings = self._settings = validated(context.settings)
-        self._backend = AkkaBackend(context, settings)
+        self._backend = self._make_backend(context, settings)
         self._measure(context, self._backend)
 
     @hookimpl

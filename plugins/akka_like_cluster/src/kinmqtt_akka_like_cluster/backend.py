@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
@@ -31,11 +31,15 @@ from kinmqtt_spi.mesh.backend import MeshBackend
 from kinmqtt_spi.mesh.link import LinkLimits
 from kinmqtt_spi.services.cluster import GONE, ClusterListener, Guarantee, Located, Member, MemberState
 from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
-from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.plugin import Clock, Context, Log
 from kinmqtt_spi.values import Maybe, NodeIdentity
 
 DRAIN_LIMIT_S: Final = 10.0
 """How long a node that leaves waits until all is answered, in seconds."""
+
+
+OpenNetwork: TypeAlias = Callable[[NetworkConfig, PeerInfo, Log, Clock], Network]
+"""Makes the connections of a broker."""
 
 EXIT_LIMIT_S: Final = 3.0
 """How long a node that has drained waits until all others know that it has left."""
@@ -49,7 +53,14 @@ class AkkaBackend(MeshBackend):
 
     with_shared_stores = Guarantee.SINGLE_OWNER
 
-    def __init__(self, context: Context, settings: AkkaSettings) -> None:
+    def __init__(
+        self,
+        context: Context,
+        settings: AkkaSettings,
+        open_network: OpenNetwork = Network,
+        random: Random | None = None,
+    ) -> None:
+        """``open_network`` makes the connections; ``random`` chooses with whom to gossip. Simulations bring theirs."""
         super().__init__(
             context.clock,
             context.log,
@@ -60,6 +71,8 @@ class AkkaBackend(MeshBackend):
         )
         self._context = context
         self._settings = settings
+        self._open_network = open_network
+        self._random = random or Random()
         self._network: Network | None = None
         self._driver: MembershipDriver | None = None
         self._bulk: BulkLinks | None = None
@@ -110,11 +123,11 @@ class AkkaBackend(MeshBackend):
         address = str(settings.advertised)
         config = NetworkConfig.of(settings, cookie, tls)
         own = PeerInfo(node.name, node.uid, address, settings.votes)
-        self._network = network = Network(config, own, self._context.log, self._context.clock)
+        self._network = network = self._open_network(config, own, self._context.log, self._context.clock)
         self._bulk = BulkLinks(network, self, node, self._context.log)
         self._noted = NotedMembers(self._arbiter, address, node.uid, self._context.clock, self._context.log)
         info = NodeInfo(node, node_address(address), settings.votes)
-        coordinator = Coordinator(info, self._coordinator_settings(settings), Random().choice)
+        coordinator = Coordinator(info, self._coordinator_settings(settings), self._random.choice)
         self._driver = MembershipDriver(
             coordinator,
             network,

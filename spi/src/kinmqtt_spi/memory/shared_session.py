@@ -26,7 +26,8 @@ _ALL: Final = 1 << 62
 class SharedSessionStore(MemorySessionStore):
     """Sessions with a home: the node that claimed them last, whether their client is connected or not.
 
-    A node counts as alive until it is buried. Each broker uses a :meth:`view` of its own.
+    A node counts as alive until it is buried, but for the time between :meth:`expire_lease` and :meth:`renew_lease`.
+    Each broker uses a :meth:`view` of its own.
     """
 
     is_shared = True
@@ -35,6 +36,8 @@ class SharedSessionStore(MemorySessionStore):
         super().__init__()
         self._homes: dict[str, NodeIdentity] = {}
         self._buried: set[int] = set()
+        self._silent: set[int] = set()
+        """The uids of the nodes whose leases have expired."""
         self._offers: dict[str, int] = {}
         """By client id of an orphaned session: the uid of the node that it is assigned to."""
         self._holders: dict[str, tuple[int, int]] = {}
@@ -57,9 +60,17 @@ class SharedSessionStore(MemorySessionStore):
         return offered if offered is not None else None if home is None else home.uid
 
     def is_home_alive(self, client_id: str) -> bool:
-        """Tell whether a session has a home that was not buried."""
+        """Tell whether a session has a home that was not buried, and whose lease has not expired."""
         home = self.home_of(client_id)
-        return home is not None and home not in self._buried
+        return home is not None and home not in self._buried and home not in self._silent
+
+    def expire_lease(self, node: NodeIdentity) -> None:
+        """Count a node as gone that has not been heard of for long, as stores with leases do, until it is back."""
+        self._silent.add(node.uid)
+
+    def renew_lease(self, node: NodeIdentity) -> None:
+        """Count a node as alive again, unless it was buried meanwhile."""
+        self._silent.discard(node.uid)
 
     def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
         if node.uid in self._buried:
@@ -123,7 +134,7 @@ class SharedSessionStore(MemorySessionStore):
         return record is not None and record.session is not None
 
     def living(self, uids: Set[int]) -> Set[int]:
-        return set(uids) - self._buried
+        return set(uids) - self._buried - self._silent
 
     def _forget_empty(self, client_id: str) -> None:
         """Forget the home of a client id without owner and session."""

@@ -100,6 +100,9 @@ class Links(Protocol):
     def stall(self, node: Node) -> Undo:
         """Let a node neither send nor receive."""
 
+    def lose(self, node: Node, random: Random) -> Undo:
+        """Lose some of what a node sends and receives, so that it comes later."""
+
     def give_up(self, node: Node) -> Undo:
         """Cut a node off, which serves its clients for a while, and let the others believe that it is dead."""
 

@@ -15,6 +15,8 @@ from kinmqtt.testing.world.schedule import Schedule
 
 SLOW_S = 0.5
 WRONG_CLOCK_S = 5.0
+PATIENCE_S = (0.5, 5.0)
+"""After how long clients leave a node that stands still: at least, at most."""
 
 
 class Breakable(Protocol):
@@ -106,6 +108,10 @@ class Nemesis:
             if one.identity.uid < two.identity.uid and parts[one] != parts[two]
         )
 
+    def _lose(self, step: Step) -> Undo | None:
+        node = self._node(step.node)
+        return None if node is None else self._world.links.lose(node, self._random)
+
     # Nodes
 
     def _crash(self, step: Step) -> Undo | None:
@@ -126,6 +132,21 @@ class Nemesis:
         if node is None or self._world.living < 2:
             return None
         return self._world.links.give_up(node)
+
+    def _freeze(self, step: Step) -> Undo | None:
+        """Let a process stand still. Clients that may use other nodes don't wait for it for long."""
+        node = self._node(step.node)
+        if node is None:
+            return None
+        node.clock.freeze()
+
+        def leave() -> None:
+            for device in self._world.movable:
+                if node.clock.is_frozen and device.wire is not None and device.wire.node is node:
+                    device.drop()
+
+        self._world.schedule.later(self._random.uniform(*PATIENCE_S), leave)
+        return node.clock.thaw
 
     def _slow(self, step: Step) -> Undo | None:
         access = self._world.nodes[step.node].access
@@ -155,4 +176,4 @@ class Nemesis:
             device.move()
 
 
-assert all(hasattr(Nemesis, f"_{kind}") for kind in kinds.WEIGHTS)
+assert all(hasattr(Nemesis, f"_{kind}") for kind in (*kinds.WEIGHTS, kinds.FREEZE, kinds.LOSE))

@@ -101,6 +101,11 @@ class Node:
         """Make a call in one of the next turns."""
         self.harness._soon.append(call)
 
+    @property
+    def reaches_stores(self) -> bool:
+        """Whether its lease is renewed."""
+        return not (self.clock.is_dead or self.clock.is_frozen or self.access.is_away)
+
     def start(self, failed: Callable[[Failure], object]) -> None:
         """Begin to start; clients can connect when it is done. ``failed`` is called if it can't."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -24,6 +24,8 @@ WRONGLY_DOWN: Final = "wrongly_down"
 SLOW: Final = "slow"
 AWAY: Final = "away"
 CLOCK: Final = "clock"
+FREEZE: Final = "freeze"
+LOSE: Final = "lose"
 DROP: Final = "drop"
 MOVE: Final = "move"
 
@@ -43,8 +45,10 @@ WEIGHTS: Final = {
     DROP: 8,
     MOVE: 8,
 }
+"""How often each goes wrong where the world tells who is a member. FREEZE and LOSE are for other links."""
+LONGEST_S: Final = 8.0
 
-KEEPS_SESSIONS: Final = frozenset({CUT, BLOCK, ONE_WAY, STALL, ISOLATE, SPLIT, SLOW, CLOCK})
+KEEPS_SESSIONS: Final = frozenset({CUT, BLOCK, ONE_WAY, STALL, ISOLATE, SPLIT, SLOW, CLOCK, LOSE})
 """What moves no session and ends no node: then order holds, and each message of a shared subscription goes once."""
 
 
@@ -83,15 +87,15 @@ class Plan:
         return all(step.kind in KEEPS_SESSIONS for step in self.steps)
 
 
-def make_plan(seed: int) -> Plan:
-    """Return the plan of a seed."""
+def make_plan(seed: int, all_weights: Mapping[str, int] = WEIGHTS, longest_s: float = LONGEST_S) -> Plan:
+    """Return the plan of a seed; ``longest_s`` is how long a fault may last."""
     random = Random(f"plan {seed}")
     nodes = random.choice((2, 3, 3, 4, 5))
     # Some plans only break links: there the stricter promises hold.
-    kinds = [kind for kind in WEIGHTS if random.random() < 0.9 or kind == CUT]
+    kinds = [kind for kind in all_weights if random.random() < 0.9 or kind == CUT]
     if random.random() < 0.3:
         kinds = [kind for kind in kinds if kind in KEEPS_SESSIONS]
-    weights = [WEIGHTS[kind] for kind in kinds]
+    weights = [all_weights[kind] for kind in kinds]
     steps = []
     for _ in range(random.randint(3, 14)):
         kind = random.choices(kinds, weights)[0]
@@ -100,6 +104,6 @@ def make_plan(seed: int) -> Plan:
         if kind in (DROP, MOVE):
             node = random.randrange(100)
         at_s = random.uniform(FAULTS_BEGIN_S, FAULTS_END_S - 10.0)
-        steps.append(Step(round(at_s, 3), kind, node, other, round(random.uniform(0.2, 8.0), 3)))
+        steps.append(Step(round(at_s, 3), kind, node, other, round(random.uniform(0.2, longest_s), 3)))
     steps.sort(key=lambda step: step.at_s)
     return Plan(seed, nodes, random.choice((0.0005, 0.005, 0.05)), random.choice((0.0002, 0.002)), tuple(steps))

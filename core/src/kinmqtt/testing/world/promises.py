@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 QUICK_S: Final = 1.5
 """How long a message on one node may take while other nodes have faults."""
 
-SPOILS_QUICK: Final = frozenset({kinds.CRASH, kinds.RESTART, kinds.WRONGLY_DOWN, kinds.SLOW, kinds.AWAY})
+SPOILS_QUICK: Final = frozenset(
+    {kinds.CRASH, kinds.RESTART, kinds.WRONGLY_DOWN, kinds.SLOW, kinds.AWAY, kinds.FREEZE}
+)
 
 
 def check(world: World) -> None:
@@ -96,7 +98,7 @@ def _nothing_comes_twice(world: World) -> Iterator[str]:
 
 def _order(world: World) -> Iterator[str]:
     """C6: messages of one publisher, topic and QoS come in their order, where no session moved."""
-    if not world.plan.keeps_sessions:
+    if not world.keeps_sessions:
         return
     for device in _subscribers(world):
         last: dict[tuple[str, str, int], tuple[float, bytes]] = {}
@@ -120,7 +122,7 @@ def _shared(world: World) -> Iterator[str]:
     for payload, qos, _ in _wanted(world, "g", (("m/#", 1),)):
         if not got[payload]:
             yield f"C9: {payload.decode()} (QoS {qos}) reached no member"
-    if world.plan.keeps_sessions:
+    if world.keeps_sessions:
         for payload, count in got.items():
             if count > 1:
                 yield f"C9: {payload.decode()} reached members {count} times"
@@ -161,7 +163,7 @@ def _quick(world: World) -> Iterator[str]:
     for payload, at_s in world.quick.items():
         client_id = payload.decode().partition("-")[0]
         number = world.pinned[client_id]
-        if any(step.kind in SPOILS_QUICK and step.node == number for step in steps):
+        if number in world.expelled or any(step.kind in SPOILS_QUICK and step.node == number for step in steps):
             continue
         got: list[Got] = [each for each in world.devices[client_id].got if each.payload == payload]
         answered_s = world.devices[client_id].acknowledged.get(payload)

@@ -34,9 +34,11 @@ def run_plan(plan: Plan) -> World:
     return world
 
 
-def run_seed(seed: int, run: Run = run_plan, *, shorten: bool = True) -> Failure | None:
+def run_seed(
+    seed: int, run: Run = run_plan, *, shorten: bool = True, planned: Callable[[int], Plan] = make_plan
+) -> Failure | None:
     """Run a seed; returns what it breaks, with as few steps as still break something, or ``None``."""
-    plan = make_plan(seed)
+    plan = planned(seed)
     violations = run(plan).violations
     if not violations:
         return None

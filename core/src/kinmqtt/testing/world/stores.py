@@ -5,7 +5,7 @@ As in Redis, a turn's writes to all of them are one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 from twisted.internet.defer import Deferred
@@ -32,6 +32,32 @@ class SharedStores:
         self.sessions = SharedSessionStore()
         self.queues = MemoryQueueStore(shared=True)
         self.retained = MemoryRetainStore(shared=True)
+
+
+class Leases:
+    """Lets the stores count nodes as gone that have been silent for long."""
+
+    def __init__(self, stores: SharedStores, lease_s: float) -> None:
+        self._sessions = stores.sessions
+        self._lease_s = lease_s
+        self._heard_s: dict[NodeIdentity, float] = {}
+        self._expired: set[NodeIdentity] = set()
+
+    def started(self, node: NodeIdentity, now: float) -> None:
+        """Take a new process's first lease."""
+        self._heard_s[node] = now
+
+    def look(self, heard_of: Collection[NodeIdentity], now: float) -> None:
+        """Renew the leases of the nodes that reach the stores now; call it once a second."""
+        for node, heard_s in self._heard_s.items():
+            if node in heard_of:
+                self._heard_s[node] = now
+                if node in self._expired:
+                    self._expired.remove(node)
+                    self._sessions.renew_lease(node)
+            elif now - heard_s > self._lease_s and node not in self._expired:
+                self._expired.add(node)
+                self._sessions.expire_lease(node)
 
 
 class StoreAccess:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GUARANTEES: Final = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 DETECTED_S: Final = (0.5, 4.0)
 """After how long the others are told of a crash: at least, at most."""
+LOST_S: Final = (0.2, 1.0)
+"""How long bytes are on their way where some are lost."""
 
 
 class DeferredResult:
@@ -167,6 +169,18 @@ class ToldLinks:
     def stall(self, node: Node) -> Undo:
         """Stop what is on its way to a node and from it; its clients notice nothing."""
         return self._network.stall(node.identity.uid)
+
+    def lose(self, node: Node, random: Random) -> Undo:
+        """Let the present connections of a node take longer."""
+        ends = [end for pipe in self._network.pipes_of(node.identity.uid) for end in (pipe.left, pipe.right)]
+        for end in ends:
+            end.delay_s = random.uniform(*LOST_S)
+
+        def end_of_loss() -> None:
+            for end in ends:
+                end.delay_s = self._network.delay_s
+
+        return end_of_loss
 
     def give_up(self, node: Node) -> Undo:
         """Tell the others that a node is dead, which is cut off; it ends, and starts again, with the fault."""

@@ -83,9 +83,13 @@ class Wire:
         """Lose the connection, as the client does when it goes away."""
         if self._is_open:
             self._close()
-            self.link.closed = True
-            self.node.clock.run(lambda: self.connection.lost("Connection was lost."))
+            self.node.clock.run(self._lose)
             self._tell(0.0)
+
+    def _lose(self) -> None:
+        # Behind what came before: a process that stood still reads that first.
+        self.link.closed = True
+        self.connection.lost("Connection was lost.")
 
     def node_ended(self) -> None:
         """The broker's process is over."""

@@ -17,11 +17,14 @@ from kinmqtt.testing.world.nemesis import Nemesis
 from kinmqtt.testing.world.node import Node
 from kinmqtt.testing.world.plan import FAULTS_END_S, Plan
 from kinmqtt.testing.world.schedule import Schedule
-from kinmqtt.testing.world.stores import SharedStores
+from kinmqtt.testing.world.stores import Leases, SharedStores
 from kinmqtt.testing.world.told import ToldLinks
 from kinmqtt.testing.world.wire import Wire
+from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.properties import Properties
 
+FAILED_PAUSE_S: Final = 1.0
+"""After how long a process is started again that could not start."""
 SUBSCRIBE_S: Final = 2.0
 LOAD_BEGINS_S: Final = 4.0
 LOAD_ENDS_S: Final = FAULTS_END_S - 5.0
@@ -68,6 +71,9 @@ class World:
         self._random = {name: Random(f"{name} {plan.seed}") for name in ("clients", "load", "disk", "nemesis")}
         self.links = links(self, self._random["nemesis"])
         self._nemesis = Nemesis(self, self._random["nemesis"])
+        self.expelled: set[int] = set()
+        """The numbers of the nodes that had to start again, because the others had given them up."""
+        self._leases = None if self.links.lease_s is None else Leases(self.stores, self.links.lease_s)
         self._serial = 0
         self._epochs: dict[str, int] = {}
 
@@ -93,6 +99,11 @@ class World:
         return sum(node.is_alive for node in self.nodes)
 
     @property
+    def keeps_sessions(self) -> bool:
+        """Whether all sessions stayed where they were, and all nodes lived."""
+        return self.plan.keeps_sessions and not self.expelled
+
+    @property
     def movable(self) -> list[Device]:
         """The devices that may use any node."""
         return [each for each in self.devices.values() if each.client_id not in self.pinned and not each.stays_away]
@@ -112,10 +123,11 @@ class World:
     def run(self) -> None:
         """Let everything happen."""
         schedule = self.schedule
+        began_s = schedule.time_s = 0.0 - self.links.warm_up_s
         for number in range(self.plan.nodes):
             self.nodes.append(self._start_node(number))
-            self._advance(0.2 * (number + 1))
-        schedule.later(0.0, self._begin)
+            self._advance(began_s + 0.2 * (number + 1))
+        schedule.later(max(0.0, -schedule.time_s), self._begin)
         for step in self.plan.steps:
             schedule.later(step.at_s - schedule.time_s, partial(self._nemesis.carry_out, step))
         schedule.later(FAULTS_END_S - schedule.time_s, self._mend)
@@ -123,6 +135,8 @@ class World:
         while schedule.time_s < END_S:
             self._advance(min(END_S, schedule.time_s + 1.0))
             self._check_epochs()
+            if self._leases is not None:
+                self._leases.look({node.identity for node in self.nodes if node.reaches_stores}, schedule.time_s)
 
     def _start_node(self, number: int) -> Node:
         self._serial += 1
@@ -130,12 +144,26 @@ class World:
         uid = self.links.new_uid(self._serial)
         node = Node(self.schedule, self.links, self.stores, self._random["disk"], name, uid)
         self.note(f"{name} starts as {node.identity.uid}")
+        node.harness.broker.when_expelled(partial(self._expelled, number, node))
+        if self._leases is not None:
+            self._leases.started(node.identity, self.schedule.time_s)
         self.links.starts(node)
         node.start(partial(self._could_not_start, number, node))
         return node
 
     def _could_not_start(self, number: int, node: Node, failure: Failure) -> None:
-        node.problem = failure
+        if self.links.starts_failed_again and failure.check(SpiError):
+            self.note(f"{node.name} can't start: {failure.value}")
+            node.crash()
+            self.schedule.later(FAILED_PAUSE_S, partial(self.start_again, number, node))
+        else:
+            node.problem = failure
+
+    def _expelled(self, number: int, node: Node, reason: str) -> None:
+        """Start again, as ``kinmqtt run`` does."""
+        self.note(f"{node.name} is expelled: {reason}")
+        self.expelled.add(number)
+        self.schedule.later(0.0, partial(node.stop, partial(self.start_again, number, node)))
 
     def _advance(self, until_s: float) -> None:
         self._settle()
@@ -198,7 +226,7 @@ class World:
     def _find_wire(self, device: Device) -> Wire | None:
         number = self.pinned.get(device.client_id)
         nodes = self.nodes if number is None else [self.nodes[number]]
-        accepting = [node for node in nodes if node.accepts]
+        accepting = [node for node in nodes if node.accepts and not node.clock.is_frozen]
         if not accepting:
             return None
         node = self._random["clients"].choice(accepting)

@@ -114,7 +114,7 @@ class Network:
         tls = self._attempts.tls
         opening = self._attempts.opening(str(endpoint), kind, expected_uid, tls)
         try:
-            return await self._attempts.run(opening, partial(_connect, endpoint, opening, tls))
+            return await self._attempts.run(opening, partial(self._connect, endpoint, opening, tls))
         except HandshakeRefused as refused:
             self._refusals.report(refused, opening.where, opening.claimed)
             raise
@@ -142,12 +142,12 @@ class Network:
             raise DialFailed(f"{address}: is no loopback address, and [{SECTION}.tls] is missing")
         return endpoint
 
-
-async def _connect(endpoint: Endpoint, opening: asyncio.Protocol, tls: Tls | None) -> None:
-    loop = asyncio.get_running_loop()
-    context = None if tls is None else tls.client
-    if endpoint.is_unix:
-        name = None if tls is None else ""
-        await loop.create_unix_connection(lambda: opening, endpoint.path, ssl=context, server_hostname=name)
-    else:
-        await loop.create_connection(lambda: opening, endpoint.host, endpoint.port, ssl=context)
+    async def _connect(self, endpoint: Endpoint, opening: asyncio.Protocol, tls: Tls | None) -> None:
+        """Let ``opening`` have a connection to an address. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        context = None if tls is None else tls.client
+        if endpoint.is_unix:
+            name = None if tls is None else ""
+            await loop.create_unix_connection(lambda: opening, endpoint.path, ssl=context, server_hostname=name)
+        else:
+            await loop.create_connection(lambda: opening, endpoint.host, endpoint.port, ssl=context)
