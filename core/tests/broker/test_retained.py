@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,8 +24,9 @@ from kinmqtt.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from kinmqtt_spi import Properties
+from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
 
@@ -475,3 +477,33 @@ def test_what_is_retained_is_newer_than_anything_its_store_knows() -> None:
     house.connect("p").publish("t", b"new", retain=True)
 
     assert house.connect("s").subscribe("t").messages == [("t", b"new", 0)]
+
+
+class Written(MemoryRetainStore):
+    """A retain store that remembers what it was asked to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[RetainWrite] = []
+
+    def put(self, writes: Sequence[RetainWrite]) -> None:
+        self.writes += writes
+        super().put(writes)
+
+    @hookimpl
+    def retain_store(self) -> Written:
+        return self
+
+
+def test_a_retained_message_says_in_which_epoch_its_publisher_was_here() -> None:
+    """A shared store refuses it by that if the session has moved; what no client sends here has none."""
+    store = Written()
+    house = House(plugins={"stores": store}, services={"retain": "stores"})
+    house.connect("p").publish("a", b"1", qos=0, retain=True).publish("a", b"2", qos=1, retain=True)
+    epoch = house.broker.sessions.by_id["p"].epoch
+    house.broker.publish(Message("own", b"3", 1, True))
+    house.settle()
+
+    found = [(each.message.topic, each.publisher_epoch) for each in store.writes]
+    assert found == [("a", epoch), ("a", epoch), ("own", 0)]
+    assert epoch > 0

@@ -399,6 +399,25 @@ def test_newest_includes_messages_of_other_brokers(server: RedisServer) -> None:
     assert asyncio.run(run()) == [9.5, 9.5, 20.5]
 
 
+def test_a_retained_message_is_skipped_whose_publisher_has_moved(server: RedisServer) -> None:
+    """A broker that stood still writes it late, with a newer version; the client has published again elsewhere."""
+
+    async def run() -> list[bytes]:
+        one, two = await start_instance(HERE, **at(server)), await start_instance(THERE, **at(server))
+        old = (await one.sessions.claim("p", HERE)).epoch
+        new = (await two.sessions.claim("p", THERE)).epoch
+        for instance, payload, counter, epoch in ((two, b"new", 1, new), (one, b"stale", 2, old)):
+            its = message("t", payload, publisher=Publisher("p"))
+            instance.retained.put([RetainWrite(its, RetainVersion(NOW, 1, counter), publisher_epoch=epoch)])
+            await (instance.retained.commit() or asyncio.sleep(0))
+        page = await one.retained.match("t")
+        for instance in (one, two):
+            await instance.plugin.stop()
+        return [each.payload for each in page.messages]
+
+    assert asyncio.run(run()) == [b"new"]
+
+
 def test_stale_index_entries_are_removed(server: RedisServer) -> None:
     """Index entries that the client's own keys don't confirm are not returned, and are removed from the index."""
 

@@ -22,8 +22,10 @@ UNKNOWN_TOPIC_S: Final = 3600.0
 class CommandBuilder:
     """Builds the commands that carry out writes."""
 
-    def __init__(self, keys: Keys, *, now: Callable[[], float], remember_s: float) -> None:
+    def __init__(self, keys: Keys, *, now: Callable[[], float], remember_s: float, is_cluster: bool = False) -> None:
+        """``is_cluster``: a script can't read the keys of other slots."""
         self._keys = keys
+        self._is_cluster = is_cluster
         self._now = now
         self._remember_s = remember_s
         self._remember_ms = int(remember_s * 1000)
@@ -57,6 +59,12 @@ class CommandBuilder:
             commands.append(call.command(self._keys, client_id))
         return commands
 
+    def _publisher(self, write: RetainWrite) -> tuple[bytes, int]:
+        """The key of the publisher's session, and the highest epoch that it may have; 0 for any."""
+        if not write.publisher_epoch or self._is_cluster:
+            return b"", 0
+        return self._keys.client(encoded(write.message.publisher.client_id), b"s")[0], write.publisher_epoch
+
     def retain_commands(self, writes: Sequence[RetainWrite]) -> tuple[list[Command], list[int]]:
         """One call for each shard, and the shards in the same order."""
         now = self._now()
@@ -75,6 +83,7 @@ class CommandBuilder:
                     codec.expiry(message),
                     json,
                     "" if write.expected is None else codec.version_hex(write.expected),
+                    *self._publisher(write),
                 )
             )
         commands = [

@@ -56,7 +56,7 @@ class WritePipeline:
         self.round_trip: Callable[[float], object] = lambda seconds: None
         self.size: Callable[[float], object] = lambda writes: None
         self._log = log
-        self._build = CommandBuilder(keys, now=now, remember_s=remember_s)
+        self._build = CommandBuilder(keys, now=now, remember_s=remember_s, is_cluster=link.cluster)
         self._max_waiting = max_waiting
         self._replicas = replicas
         self._clients: list[ClientWrite] = []

@@ -64,6 +64,11 @@ class SharedSessionStore(MemorySessionStore):
         home = self.home_of(client_id)
         return home is not None and home not in self._buried and home not in self._silent
 
+    def epoch_of(self, client_id: str) -> int:
+        """Return the epoch of the last claim of a client id; 0 if nothing is stored under it."""
+        record = self._records.get(client_id)
+        return 0 if record is None else record.epoch
+
     def expire_lease(self, node: NodeIdentity) -> None:
         """Count a node as gone that has not been heard of for long, as stores with leases do, until it is back."""
         self._silent.add(node.uid)

@@ -44,6 +44,12 @@ class RetainWrite:
     version: RetainVersion
     expected: RetainVersion | None = None
     """Compare and set: the write is skipped unless this is the version that the topic has. ``None`` for any."""
+    publisher_epoch: int = 0
+    """The epoch in which the publisher's session was this node's; 0 if it does not matter.
+
+    A store that nodes share skips the write if the publisher's session has a higher epoch, where it can see that in
+    the same transaction: the client has gone to another node, and publishes again there.
+    """
 
 
 @frozen(slots=True)

@@ -41,6 +41,7 @@ class Publication:
         "_uid",
         "_written",
         "audience",
+        "epoch",
         "expires_at",
         "frame_version",
         "in_flight",
@@ -69,6 +70,8 @@ class Publication:
         self.expires_at: float | None = None
         self.in_flight = 0
         """The number of connected clients to which it is in flight."""
+        self.epoch = 0
+        """The epoch of the session of the client that has sent it here; 0 if it comes from elsewhere."""
         self.ticket: Ticket | None = None
         """The answers of other nodes that it awaits; ``None`` if there are none."""
         self.audience: Audience | None = None

@@ -81,13 +81,13 @@ class Retained:
         message = publication.stored
         retaining = self._runtime.hooks.retaining
         if not retaining.active:
-            self._write(message)
+            self._write(message, publication.epoch)
             return None
         outcome = retaining(message)
         if isinstance(outcome, Awaitable):
-            return self._store_later(outcome)
+            return self._store_later(outcome, publication.epoch)
         if isinstance(outcome, Message):
-            self._write(outcome)
+            self._write(outcome, publication.epoch)
         return None
 
     async def load_newest_version(self) -> None:
@@ -216,14 +216,14 @@ class Retained:
             if cursor is None:
                 return found
 
-    async def _store_later(self, outcome: Awaitable[object]) -> None:
+    async def _store_later(self, outcome: Awaitable[object], epoch: int) -> None:
         settled = await as_deferred(outcome)
         if isinstance(settled, Message):
-            self._write(settled)
+            self._write(settled, epoch)
 
-    def _put(self, message: Message, expected: RetainVersion | None = None) -> RetainWrite:
+    def _put(self, message: Message, expected: RetainVersion | None = None, epoch: int = 0) -> RetainWrite:
         version = self.versions.next(message.received_at, message.id, self._runtime.stores.retain.newest())
-        write = RetainWrite(message, version, expected)
+        write = RetainWrite(message, version, expected, epoch)
         self.put_foreign(write)
         return write
 
@@ -239,12 +239,12 @@ class Retained:
             messages, its_bytes = batch.retain_users.get(username, (0, 0))
             batch.retain_users[username] = (messages + 1, its_bytes + size_bytes)
 
-    def _write(self, message: Message) -> None:
+    def _write(self, message: Message, epoch: int) -> None:
         runtime = self._runtime
         if self._own is not None and message.topic.startswith(SYS_PREFIX):
             self._own.put([RetainWrite(message, self.versions.next(message.received_at, message.id))])
             return
-        write = self._put(message)
+        write = self._put(message, None, epoch)
         if self._on_write is not None and not message.topic.startswith(SYS_PREFIX):
             self._on_write(write)
         batch = runtime.turn.batch

@@ -123,6 +123,7 @@ class NodeRetained(RetainStore):
 
     def __init__(self, stores: SharedStores, access: StoreAccess) -> None:
         self._shared = stores.retained
+        self._sessions = stores.sessions
         self._access = access
 
     @property
@@ -131,7 +132,12 @@ class NodeRetained(RetainStore):
 
     def put(self, writes: Sequence[RetainWrite]) -> None:
         self._access.check()
-        self._shared.put(writes)
+        self._shared.put([write for write in writes if not self._is_fenced(write)])
+
+    def _is_fenced(self, write: RetainWrite) -> bool:
+        """Tell whether the publisher's session has moved on since the node had it, as one transaction can."""
+        epoch = write.publisher_epoch
+        return bool(epoch) and self._sessions.epoch_of(write.message.publisher.client_id) > epoch
 
     def match(self, filter: str, cursor: object = None, limit: int = 100) -> Maybe[RetainPage]:
         return self._shared.match(filter, cursor, limit)

@@ -3,7 +3,9 @@
 -- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
 --       c (counters)
 -- ARGV: when to forget a deletion made now, and one for a topic without a message; then for each write its topic,
---       version, size, expiry, message ('' deletes) and, for compare-and-set, the version that it must have, or ''
+--       version, size, expiry, message ('' deletes), for compare-and-set the version that it must have, or '', and
+--       the key of its publisher's session with the highest epoch that it may have, or '' and 0: if it is higher, the
+--       write is skipped. That key is in another slot, so it is given on a single server only.
 -- Answers the counters, the newest version of the shard, and how many writes were older than their topic's.
 -- Versions are 48 hexadecimal digits. They are compared 8 at a time, which a Lua number holds exactly; comparing them
 -- as strings would depend on the locale.
@@ -21,13 +23,15 @@ end
 local counters = call('HMGET', c, 'n', 'b', 'v')
 local count, bytes = tonumber(counters[1] or '0'), tonumber(counters[2] or '0')
 local newest, skipped = counters[3], 0
-for at = 3, #ARGV, 6 do
+for at = 3, #ARGV, 8 do
   local topic, version, size, expires, json = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local expected = ARGV[at + 5]
+  local expected, session, epoch = ARGV[at + 5], ARGV[at + 6], tonumber(ARGV[at + 7])
   local held = call('HGET', m, topic)
   local known = held and string.sub(held, 1, 48) or call('HGET', d, topic)
   if not newest or older(newest, version) then newest = version end
-  if expected ~= '' and expected ~= known then
+  if session ~= '' and tonumber(call('HGET', session, 'e') or '0') > epoch then
+    -- The publisher has gone to another broker, and publishes again there.
+  elseif expected ~= '' and expected ~= known then
     -- Its condition fails, which says nothing about the clocks.
   elseif known and older(version, known) then
     skipped = skipped + 1
