@@ -873,6 +873,20 @@ def test_an_operator_downs_a_member() -> None:
         alone.coordinator.down(99)
 
 
+@pytest.mark.parametrize("granted", [True, False])
+def test_an_operator_downs_a_member_if_the_arbiter_agrees(granted: bool) -> None:
+    """A member that is cut off, and alive, loses the same term: it must not mark the others DOWN later."""
+    alone = three(strategy=Strategy.ARBITER)  # type: ignore[arg-type]
+    alone.ticks(2.0, answering=[2, 3])
+
+    [question] = of(alone.coordinator.down(3), AskArbiter)
+    effects = alone.coordinator.arbiter_decided(granted, alone.now, question)
+
+    assert question.term == 1
+    assert changed(effects) == ([(3, DOWN, False)] if granted else [])
+    assert alone.coordinator.arbiter_decided(granted, alone.now, question) == []
+
+
 @pytest.mark.parametrize(
     "state",
     [cluster(record(1, DOWN), record(2)), cluster(record(1), record(2)).without([1])],

@@ -60,7 +60,7 @@ class AkkaBackend(MeshBackend):
         open_network: OpenNetwork = Network,
         random: Random | None = None,
     ) -> None:
-        """``open_network`` makes the connections; ``random`` chooses with whom to gossip. Simulations bring theirs."""
+        """``open_network`` makes the connections; ``random`` chooses with whom to gossip."""
         super().__init__(
             context.clock,
             context.log,

@@ -163,7 +163,10 @@ class Operations:
         if found[0].reachable and request.get("force") is not True:
             raise ValueError(f"{wanted!r} can be reached, and would lose its clients; --force downs it all the same")
         self._driver.apply(coordinator.down(found[0].info.uid))
-        return f"{found[0].info} is DOWN"
+        info = found[0].info
+        if any(each.info.uid == info.uid and each.state is not MemberState.DOWN for each in coordinator.members):
+            return f"{info} is DOWN as soon as the arbiter agrees; `kinmqtt cluster members` shows it"
+        return f"{info} is DOWN"
 
 
 def _concerns(route: RouteChange, filter: str, is_topic: bool) -> bool:

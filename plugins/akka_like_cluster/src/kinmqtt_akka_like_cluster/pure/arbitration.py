@@ -32,6 +32,8 @@ class Arbitration:
         self._asked_term = 0
         self._question: AskArbiter | None = None
         self._granted_s: float | None = None
+        self._wanted: tuple[AskArbiter, int] | None = None
+        """An operator's question, and the uid of the member that is to be DOWN if it is granted."""
 
     def checked(self, decision: Decision, now: float) -> Decision:
         """Return a decision, or in place of one that is based on an old answer that it must be asked again."""
@@ -47,6 +49,29 @@ class Arbitration:
         self._asked_s = now
         self._question = AskArbiter(self._side_number(), self._asked_term)
         return self._question
+
+    def ask_for_operator(self, uid: int) -> AskArbiter | None:
+        """Ask for the next term to mark a member DOWN, whatever the strategy says; ``None`` if nobody need be asked.
+
+        The member may be alive, and cut off. If it got the term later, it would mark the others DOWN, and go on.
+        """
+        if not self._is_needed:
+            return None
+        self._asked_term = min(self._membership.state.term + 1, MAX_TERM)
+        question = AskArbiter(self._side_number(without=uid), self._asked_term)
+        self._wanted = (question, uid)
+        return question
+
+    def decided_for_operator(self, granted: bool, question: AskArbiter) -> int | None:
+        """Take an answer; returns whom to mark DOWN now, as an operator has wanted it."""
+        if self._wanted is None or question != self._wanted[0]:
+            return None
+        uid = self._wanted[1]
+        self._wanted = None
+        if not granted:
+            return None
+        self._membership.raise_term(question.term)
+        return uid
 
     def decided(self, granted: bool, now: float, question: AskArbiter) -> bool:
         """Take an answer; returns whether it counts: one to an earlier question does not, if the side has changed."""
@@ -71,8 +96,8 @@ class Arbitration:
         if not self._membership.undecided and self._membership.is_converged:
             self._membership.raise_term(self._asked_term)
 
-    def _side_number(self) -> int:
-        """Return a number for this side, made from the uids of its members that are not newcomers.
+    def _side_number(self, without: int | None = None) -> int:
+        """Return a number for this side, made from the uids of its members that are not newcomers, but for one.
 
         If a side falls apart while it asks, the parts have other numbers: only one of them may get the term.
         """
@@ -80,7 +105,9 @@ class Arbitration:
         uids = (
             uid
             for uid, record in membership.records.items()
-            if uid not in membership.unreachable and record.state in (MemberState.UP, MemberState.LEAVING)
+            if uid != without
+            and uid not in membership.unreachable
+            and record.state in (MemberState.UP, MemberState.LEAVING)
         )
         text = ",".join(map(str, sorted(uids)))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -166,12 +166,15 @@ class Coordinator:
         return [*self._joining.farewell()] if self._participant is None else self._participant.farewell()
 
     def down(self, uid: int) -> list[Effect]:
-        """Mark a member DOWN, as an operator wants it. Raises ``ValueError`` for a uid that is no member's."""
+        """Mark a member DOWN, as an operator wants it. Raises ``ValueError`` for a uid that is no member's.
+
+        With an arbiter that happens when it has agreed: else the member, if it lives, could mark all others DOWN.
+        """
         if self._participant is None or uid not in self._participant.membership.records:
             raise ValueError(f"{uid:016x} is no member that this node knows; the command `members` lists their uids")
         if self._has_ended:
             return []
-        return self._finish(self._participant.down([uid], "an operator wants it"))
+        return self._finish(self._participant.down_for_operator(uid))
 
     def arbiter_decided(self, granted: bool, now: float, question: AskArbiter) -> list[Effect]:
         """Take the answer to :class:`~.effects.AskArbiter`, about the term in it."""

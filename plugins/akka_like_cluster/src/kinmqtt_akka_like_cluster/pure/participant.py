@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kinmqtt_akka_like_cluster.pure.arbitration import Arbitration
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.detector import Ask, Beat, Detector
@@ -27,6 +29,8 @@ from kinmqtt_akka_like_cluster.pure.messages import (
 )
 from kinmqtt_akka_like_cluster.pure.probes import ForNewcomer, ForWitness, Probes, Verdict
 from kinmqtt_spi.services.cluster import MemberState
+
+BY_OPERATOR: Final = "an operator wants it"
 
 
 class Participant:
@@ -101,7 +105,16 @@ class Participant:
 
     def arbiter_decided(self, granted: bool, now: float, question: AskArbiter) -> list[Effect]:
         """Take the answer to :class:`~.effects.AskArbiter`, and act on it."""
-        return self._decide(now) if self._arbitration.decided(granted, now, question) else []
+        wanted = self._arbitration.decided_for_operator(granted, question)
+        effects = [] if wanted is None else self.down([wanted], BY_OPERATOR)
+        if self._arbitration.decided(granted, now, question):
+            effects += self._decide(now)
+        return effects
+
+    def down_for_operator(self, uid: int) -> list[Effect]:
+        """Mark a member DOWN, or ask the arbiter first, which may refuse."""
+        question = self._arbitration.ask_for_operator(uid)
+        return self.down([uid], BY_OPERATOR) if question is None else [question]
 
     def down(self, uids: list[int], reason: str, decision: Decision | None = None) -> list[Effect]:
         """Mark members DOWN. If this one is among them, the others are told."""
