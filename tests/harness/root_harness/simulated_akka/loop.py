@@ -81,7 +81,10 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task: Any = asyncio.Task(coro, loop=self, name=name, context=context)
+        # A process that was killed has not ended its tasks, and that is no mistake.
+        task._log_destroy_pending = False
+        return task  # type: ignore[no-any-return]
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         done = self.create_future()
@@ -92,4 +95,6 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return done
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._clock.is_dead:
+            return
         self._failed(f"{context.get('message')}: {context.get('exception')!r}")
