@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
 from kinmqtt.broker.turn.batch import RetryWrites
@@ -392,3 +394,25 @@ def test_a_client_is_refused_whose_session_moves_on_while_it_connects() -> None:
     assert [each.reason for each in coming.of(Connack)] == [ReasonCode.SERVER_UNAVAILABLE]
     assert len(coming.packets) == 1
     assert coming.closed
+
+
+def test_a_message_for_a_node_that_is_gone_waits_for_a_session_that_is_just_coming_from_it() -> None:
+    """C3: in the store the session is this node's already, and its subscriptions are not known here yet."""
+    nodes = Nodes(2)
+    nodes.brokers[0].connect("moving", 5, expiry_s=60).subscribe("a", qos=1).drop()
+    nodes.settle()
+    publisher = nodes.brokers[1].connect("p")
+    released: Deferred[None] = Deferred()
+    nodes.backends[1].claim = lambda *_: released  # type: ignore[method-assign]
+    moving = nodes.brokers[1].connect("moving", 5, expiry_s=60, clean_start=False)
+    nodes.wires.cut = {(nodes.backends[1].me, nodes.backends[0].me)}
+    publisher.publish("a", b"1", qos=1)
+    nodes.kill(0)
+    nodes.advance(1)
+    early = publisher.of(Puback)
+    released.callback(None)
+    nodes.advance(1)
+
+    assert early == []
+    assert len(publisher.of(Puback)) == 1
+    assert [payload for _, payload, _ in moving.messages] == [b"1"]

@@ -171,6 +171,8 @@ class Succession:
             return True
         if not await self._sessions.adopt_orphaned(self._runtime.clock.now()):
             return False
+        if node.uid in self._sessions.coming_from:
+            return False
         # Who adopted its sessions may be gone, too.
         for gone in (node, *[link.node for link in self._waiting]):
             if await resolve(store.owned_by(gone, 1)):
@@ -206,6 +208,9 @@ class Succession:
         if data == NOBODY and self._waiting:
             return NO
         if not await self._sessions.adopt_orphaned(self._runtime.clock.now()):
+            return NO
+        coming = self._sessions.coming_from
+        if uid in coming or (data == NOBODY and any(self._forwarder.known_link(each) is None for each in coming)):
             return NO
         link = self._forwarder.known_link(uid)
         await resolve(self._router.routes_known())

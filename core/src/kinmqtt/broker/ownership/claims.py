@@ -6,7 +6,7 @@ fences later writes of that connection: the stores refuse an older epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.ownership.capacity import Capacity
@@ -55,6 +55,16 @@ class Claims:
         self._leaving = leaving
         self.reuse = ClientIdReuse(runtime)
         self._capacity = Capacity(runtime)
+        self._coming: dict[str, int] = {}
+        """By client id of a session that comes here: the uid of the node that had it."""
+
+    @property
+    def coming_from(self) -> Set[int]:
+        """The uids of nodes whose sessions come here.
+
+        In the store they belong to this node already, but their subscriptions are not known here yet.
+        """
+        return set(self._coming.values())
 
     async def open(self, opening: Opening, above: int = 0) -> tuple[Session, bool]:
         """Claim a session for a connection; also returns whether it was present before (section 3.2.2.1.1).
@@ -79,12 +89,17 @@ class Claims:
             self.reuse.check(old, opening.claimant)
         await self.take(client.client_id, client)
         claim = await self._claim(opening, above)
+        had = claim.home_uid if claim.previous_owner is None else claim.previous_owner.uid
+        if had not in (None, self._runtime.node.uid):
+            self._coming[client.client_id] = had
         try:
             return await self._use(opening, claim, above)
         except BaseException:
             # Without a release the stored session would never expire.
             self.release(client.client_id, claim)
             raise
+        finally:
+            self._coming.pop(client.client_id, None)
 
     async def take(self, client_id: str, by: Client | None) -> None:
         """Take a session from its connection, and wait until all that this leaves is committed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.ownership.arrivals import Arrivals
@@ -56,6 +57,7 @@ class Sessions:
         expiry = Expiry(runtime, registry, wills, ending)
         failed_writes = FailedWrites(runtime, registry, router, removal, reload)
         self._registry = registry
+        self._claims = claims
         self.by_id = registry.by_id
         self.get = registry.get
         self.settled = registry.settled
@@ -76,6 +78,11 @@ class Sessions:
         self.fenced = failed_writes.fenced
         self.unopened = failed_writes.unopened
         self.on_commit_failed = failed_writes.on_commit_failed
+
+    @property
+    def coming_from(self) -> Set[int]:
+        """The uids of nodes whose sessions come here, and are not known here yet."""
+        return self._claims.coming_from
 
     @property
     def newest_arrival(self) -> int:
