@@ -68,6 +68,20 @@ def test_a_message_in_one_process_is_measured() -> None:
     ]
 
 
+def test_the_time_until_a_dead_node_is_noticed_is_measured(tmp_path: Path) -> None:
+    """A quick run has a row for each size, its goal is met, and each figure is in the JSON file."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "membership.py"), "--quick", "--json", str(figures)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(" ")[1] for line in done.stdout.splitlines()[2:]] == ["3", "5"]
+    assert "5: met" in done.stdout
+    stored = json.loads(figures.read_text(encoding="utf-8"))
+    assert [len(each["down_s"]) for each in stored] == [3, 3]
+
+
 def test_every_part_of_a_cluster_is_measured(tmp_path: Path) -> None:
     """A quick run has a table of each part, no message is lost, and each figure is in the JSON file."""
     figures = tmp_path / "figures.json"
