@@ -32,6 +32,7 @@ from kinmqtt_akka_like_cluster.pure.gossip import (
     MOST_TERMS_AHEAD,
     ClusterState,
     Gossip,
+    NodeAddress,
     NodeInfo,
     Record,
 )
@@ -885,6 +886,24 @@ def test_an_operator_downs_a_member_if_the_arbiter_agrees(granted: bool) -> None
     assert question.term == 1
     assert changed(effects) == ([(3, DOWN, False)] if granted else [])
     assert alone.coordinator.arbiter_decided(granted, alone.now, question) == []
+
+
+def test_a_member_of_an_older_cluster_ends() -> None:
+    """A later one was formed where nobody reached it; a note of who is gone, and a term alone, are no such sign."""
+    alone = three(strategy=Strategy.ARBITER)  # type: ignore[arg-type]
+    own = [view.info.address for view in alone.coordinator.members]
+    foreign = [*own, NodeAddress("10.9.9.9", 4883)]
+
+    early = [
+        alone.coordinator.noted(*each, now) for now in (0.0, 15.0, 30.0, 45.0) for each in ((own, 7), (foreign, 0))
+    ]
+    alone.coordinator.noted(foreign, 7, 50.0)
+    early.append(alone.coordinator.noted(foreign, 7, 60.0))
+    effects = alone.coordinator.noted(foreign, 7, 70.0)
+
+    assert not any(early)
+    assert isinstance(effects[-1], Downed)
+    assert "another cluster" in effects[-1].reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from kinmqtt_akka_like_cluster.control_links import ControlLinks
@@ -136,6 +136,11 @@ class MembershipDriver:
         """Report with which term this process may form a cluster; ``None``: it may not."""
         self.apply(self.coordinator.may_form(term))
 
+    def noted(self, addresses: Sequence[str], term: int) -> None:
+        """Report the members that are noted, and the arbiter's last term."""
+        known = [node_address(each) for each in addresses]
+        self.apply(self.coordinator.noted(known, term, self._clock.monotonic()))
+
     def join_by(self, seed: NodeAddress) -> None:
         """Ask one more seed, also when the others are looked up again."""
         self._more_seeds.append(seed)
@@ -155,7 +160,7 @@ class MembershipDriver:
                 self._noted.ask_to_form(self.may_form)
             case Joined():
                 self._is_member = True
-                self._noted.begin()
+                self._noted.begin(self.noted)
                 self.links.forget_seeds()
                 self._owner.joined()
             case Downed(reason):

@@ -24,6 +24,10 @@ FORGET_LIMIT_S: Final = 1.0
 """How long the end of a process waits until its note is removed."""
 
 
+def _nobody(noted: Sequence[str], term: int) -> None:
+    """Take what nobody asks for."""
+
+
 class NotedMembers:
     """What one process notes of itself, and reads of others. All calls work without an arbiter, too."""
 
@@ -44,6 +48,7 @@ class NotedMembers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: Timer | None = None
         self._reported: Sequence[str] = ()
+        self._report: Callable[[Sequence[str], int], object] = _nobody
 
     async def others(self) -> Sequence[str]:
         """Return the addresses of other members; none if the arbiter can't say."""
@@ -90,9 +95,13 @@ class NotedMembers:
         term = min(await settled(self._arbiter.term()) + 1, MAX_TERM)
         return term if await settled(self._arbiter.decide(term, self._side)) else None
 
-    def begin(self) -> None:
-        """Note this process as a member, from now until :meth:`end`."""
+    def begin(self, report: Callable[[Sequence[str], int], object] = _nobody) -> None:
+        """Note this process as a member, from now until :meth:`end`.
+
+        ``report`` gets the addresses that are noted, and the last term, each time.
+        """
         if self._arbiter is not None and self._timer is None:
+            self._report = report
             self._again()
 
     def _again(self) -> None:
@@ -103,8 +112,11 @@ class NotedMembers:
         assert self._arbiter is not None
         try:
             await settled(self._arbiter.note_member(self._address, NOTE_S))
+            noted, term = await settled(self._arbiter.members()), await settled(self._arbiter.term())
         except ServiceUnavailable as error:
             self._log.debug("this member could not be noted: {error}", error=error)
+            return
+        self._report(noted, term)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -7,17 +7,23 @@ with the term behind it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final
 
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy
 from kinmqtt_akka_like_cluster.pure.effects import AskArbiter
+from kinmqtt_akka_like_cluster.pure.gossip import NodeAddress
 from kinmqtt_akka_like_cluster.pure.membership import Membership
 from kinmqtt_spi.services.cluster import MemberState
 from kinmqtt_spi.services.cluster_arbiter import MAX_TERM
 
 FRESH_S: Final = 5.0
 """For how long an answer is acted upon; later the arbiter is asked again."""
+
+
+SUPERSEDED_S: Final = 20.0
+"""How long another cluster must be noted until this one ends: longer than a note lasts, so that it lives."""
 
 
 class Arbitration:
@@ -32,6 +38,8 @@ class Arbitration:
         self._asked_term = 0
         self._question: AskArbiter | None = None
         self._granted_s: float | None = None
+        self._foreign_since_s: float | None = None
+        """Since when members of another cluster are noted, which has a later term."""
         self._wanted: tuple[AskArbiter, int] | None = None
         """An operator's question, and the uid of the member that is to be DOWN if it is granted."""
 
@@ -95,6 +103,19 @@ class Arbitration:
         """
         if not self._membership.undecided and self._membership.is_converged:
             self._membership.raise_term(self._asked_term)
+
+    def is_superseded(self, noted: Collection[NodeAddress], term: int, now: float) -> bool:
+        """Tell whether there is a later cluster beside this one; ``noted`` and ``term`` are what the arbiter knows.
+
+        A process that could reach neither this cluster nor its notes has formed another one, with a later term.
+        """
+        own = {record.info.address for record in self._membership.records.values()}
+        if term <= self._membership.state.term or own.issuperset(noted):
+            self._foreign_since_s = None
+            return False
+        if self._foreign_since_s is None:
+            self._foreign_since_s = now
+        return now - self._foreign_since_s >= SUPERSEDED_S
 
     def _side_number(self, without: int | None = None) -> int:
         """Return a number for this side, made from the uids of its members that are not newcomers, but for one.

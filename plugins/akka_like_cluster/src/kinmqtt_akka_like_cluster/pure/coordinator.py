@@ -6,7 +6,7 @@ no sockets and no randomness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kinmqtt_akka_like_cluster.pure.coordinator_settings import CoordinatorSettings
 from kinmqtt_akka_like_cluster.pure.effects import (
@@ -132,6 +132,15 @@ class Coordinator:
         else:
             self._joining.must_not_form()
         return self._finish([])
+
+    def noted(self, addresses: Collection[NodeAddress], term: int, now: float) -> list[Effect]:
+        """Take the addresses of members that the arbiter knows, and its last term; the driver asks every few seconds.
+
+        A member of an older cluster ends: two clusters would go on over the same stores.
+        """
+        if self._participant is None or self._has_ended:
+            return []
+        return self._finish(self._participant.noted(addresses, term, now))
 
     def set_ready(self) -> list[Effect]:
         """Note that this broker has restored its sessions: it may become UP."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from kinmqtt_akka_like_cluster.pure.arbitration import Arbitration
@@ -10,7 +11,7 @@ from kinmqtt_akka_like_cluster.pure.detector import Ask, Beat, Detector
 from kinmqtt_akka_like_cluster.pure.distrust import Distrust
 from kinmqtt_akka_like_cluster.pure.downing import Decision, DowningPolicy, Strategy, ViewMember
 from kinmqtt_akka_like_cluster.pure.effects import AskArbiter, Downing, Effect, Send
-from kinmqtt_akka_like_cluster.pure.gossip import NodeInfo
+from kinmqtt_akka_like_cluster.pure.gossip import NodeAddress, NodeInfo
 from kinmqtt_akka_like_cluster.pure.gossiping import Choose, Gossiping
 from kinmqtt_akka_like_cluster.pure.joining import conflict, refusal, unsettled
 from kinmqtt_akka_like_cluster.pure.membership import Membership
@@ -110,6 +111,12 @@ class Participant:
         if self._arbitration.decided(granted, now, question):
             effects += self._decide(now)
         return effects
+
+    def noted(self, addresses: Collection[NodeAddress], term: int, now: float) -> list[Effect]:
+        """Take what the arbiter knows, and end if a later cluster goes on beside this one."""
+        if not self._arbitration.is_superseded(addresses, term, now):
+            return []
+        return self.down([self.membership.own], "another cluster has been formed meanwhile, with a later term")
 
     def down_for_operator(self, uid: int) -> list[Effect]:
         """Mark a member DOWN, or ask the arbiter first, which may refuse."""
