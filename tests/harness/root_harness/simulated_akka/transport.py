@@ -39,6 +39,8 @@ class PipeTransport(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             self._end.close()
+            # The other side may have closed before, while nobody read here.
+            self._clock.later(0.0, self._read)
 
     def abort(self) -> None:
         self.close()
