@@ -8,7 +8,7 @@ import pytest
 
 from kinmqtt.testing.world.__main__ import main
 from kinmqtt.testing.world.device import Got
-from kinmqtt.testing.world.plan import CRASH, Plan, Step, make_plan
+from kinmqtt.testing.world.plan import CRASH, FREEZE, LOSE, Plan, Step, make_plan
 from kinmqtt.testing.world.promises import check
 from kinmqtt.testing.world.schedule import NodeClock, Schedule
 from kinmqtt.testing.world.search import run_plan, run_seed
@@ -147,3 +147,11 @@ def test_faults_break_no_promise(first: int) -> None:
     failures = [run_seed(seed) for seed in range(first, first + 25)]
 
     assert not [str(failure) for failure in failures if failure is not None]
+
+
+def test_a_process_that_stands_still_and_loss_break_no_promise() -> None:
+    """Faults that only other links plan, where the world tells who is a member."""
+    world = run_plan(CALM.only((Step(10.0, FREEZE, 0, 1, 4.0), Step(12.0, LOSE, 1, 0, 6.0))))
+
+    assert world.violations == []
+    assert any("step 10.000 freeze" in line for line in world.trace)

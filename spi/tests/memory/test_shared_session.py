@@ -99,3 +99,19 @@ def test_a_buried_nodes_sessions_go_to_one_node_each() -> None:
     assert (claim.home_uid, claim.epoch) == (THERE.uid, its.epoch + 1)
     assert store.owned_by(HERE, 10) == ("a",)
     assert store.living({HERE.uid, THERE.uid, far.uid}) == {HERE.uid}
+
+
+def test_a_node_whose_lease_has_expired_is_gone_until_it_is_back() -> None:
+    """Its sessions may be taken meanwhile; one that was buried does not come back."""
+    store = SharedSessionStore()
+    for node in (HERE, THERE):
+        store.claim(node.name, node)
+        store.expire_lease(node)
+    gone = store.living({HERE.uid, THERE.uid}), store.is_home_alive(HERE.name)
+    store.bury(THERE)
+    for node in (HERE, THERE):
+        store.renew_lease(node)
+
+    assert gone == (set(), False)
+    assert store.living({HERE.uid, THERE.uid}) == {HERE.uid}
+    assert (store.epoch_of(HERE.name), store.epoch_of("unknown")) == (1, 0)

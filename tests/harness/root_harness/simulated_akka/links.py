@@ -9,8 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from kinmqtt.testing.world.links import Surroundings, Undo
-from kinmqtt.testing.world.node import Node
+from kinmqtt.testing.world.links import NodeProcess, Surroundings, Undo
 from kinmqtt_akka_like_cluster import AkkaLikeCluster
 from kinmqtt_akka_like_cluster.backend import AkkaBackend
 from kinmqtt_akka_like_cluster.settings import AkkaSettings
@@ -48,7 +47,7 @@ def cookie_file() -> Path:
 class AkkaLink:
     """What one process has: an event loop, the plugin, and its way to the arbiter."""
 
-    def __init__(self, links: AkkaLinks, node: Node) -> None:
+    def __init__(self, links: AkkaLinks, node: NodeProcess) -> None:
         host = node.name
         self.backend: AkkaBackend | None = None
         self.process = Process(host, node.clock)
@@ -105,54 +104,54 @@ class AkkaLinks:
         """Return a number of 64 bits."""
         return self.random.getrandbits(64)
 
-    def link(self, node: Node) -> AkkaLink:
+    def link(self, node: NodeProcess) -> AkkaLink:
         """Return what a new process needs."""
         link = self._links[node.identity.uid] = AkkaLink(self, node)
         return link
 
-    def starts(self, node: Node) -> None:
+    def starts(self, node: NodeProcess) -> None:
         """Its host answers again."""
         self.ether.started(node.name)
 
-    def crashed(self, node: Node) -> None:
+    def crashed(self, node: NodeProcess) -> None:
         """Let the others find out: its system closes its connections, or the machine is off."""
         self.ether.ended(self._links[node.identity.uid].process, vanished=self.random.random() < 0.5)
 
     # Faults
 
-    def connections(self, one: Node, other: Node) -> Sequence[Pipe]:
+    def connections(self, one: NodeProcess, other: NodeProcess) -> Sequence[Pipe]:
         """Return the connections of two hosts."""
         return self.ether.between(one.name, other.name)
 
-    def block(self, pairs: Iterable[tuple[Node, Node]]) -> Undo:
+    def block(self, pairs: Iterable[tuple[NodeProcess, NodeProcess]]) -> Undo:
         """Let nothing through, or refuse everything."""
         names = [(one.name, other.name) for one, other in pairs]
         if self.random.random() < 0.5:
             return self.ether.sever(names)
         return self.ether.silence([*names, *((other, one) for one, other in names)])
 
-    def isolate(self, node: Node) -> Undo:
+    def isolate(self, node: NodeProcess) -> Undo:
         """Cut a host off."""
         return self.block([(node, other) for other in self.world.nodes if other.name != node.name])
 
-    def one_way(self, one: Node, other: Node, random: Random) -> Undo | None:
+    def one_way(self, one: NodeProcess, other: NodeProcess, random: Random) -> Undo | None:
         """Let nothing through in one direction."""
         pair = (one.name, other.name)
         return self.ether.silence([random.choice((pair, pair[::-1]))])
 
-    def stall(self, node: Node) -> Undo:
+    def stall(self, node: NodeProcess) -> Undo:
         """Let nothing through between a host and all others; its clients notice nothing."""
         return self.ether.silence(self._ways(node))
 
-    def _ways(self, node: Node) -> list[tuple[str, str]]:
+    def _ways(self, node: NodeProcess) -> list[tuple[str, str]]:
         others = [other.name for other in self.world.nodes if other.name != node.name]
         return [way for other in others for way in ((node.name, other), (other, node.name))]
 
-    def lose(self, node: Node, random: Random) -> Undo:
+    def lose(self, node: NodeProcess, random: Random) -> Undo:
         """Lose some of what a host sends and receives."""
         return self.ether.lose(node.name)
 
-    def give_up(self, node: Node) -> Undo:
+    def give_up(self, node: NodeProcess) -> Undo:
         """Cut a host off, and let an operator mark its process DOWN on another one."""
         undo = self.ether.silence(self._ways(node))
         for other in self.world.nodes:
@@ -163,6 +162,6 @@ class AkkaLinks:
                 break
         return undo
 
-    def _driver(self, node: Node) -> Any:
+    def _driver(self, node: NodeProcess) -> Any:
         backend = self._links[node.identity.uid].backend
         return backend.driver if node.is_alive and backend is not None else None

@@ -10,14 +10,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from kinmqtt.testing.world.schedule import Schedule
+from kinmqtt.testing.world.schedule import NodeClock, Schedule
+from kinmqtt.testing.world.stores import StoreAccess
+from kinmqtt_spi.values import NodeIdentity
 
 if TYPE_CHECKING:
-    from kinmqtt.testing.world.node import Node
     from kinmqtt.testing.world.plan import Plan
 
 Undo: TypeAlias = Callable[[], object]
 """Ends a fault; it may be called twice."""
+
+
+class NodeProcess(Protocol):
+    """One broker's process, as links use it."""
+
+    identity: NodeIdentity
+    clock: NodeClock
+    access: StoreAccess
+
+    @property
+    def name(self) -> str:
+        """The node's name, which a later process may have too."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Make a call in one of the next turns."""
+
+    def crash(self) -> None:
+        """End at once: nothing is said to anybody."""
 
 
 class Surroundings(Protocol):
@@ -25,7 +48,10 @@ class Surroundings(Protocol):
 
     plan: Plan
     schedule: Schedule
-    nodes: list[Node]
+
+    @property
+    def nodes(self) -> Sequence[NodeProcess]:
+        """The nodes by number; a node that was started again has its place."""
 
     def note(self, line: str) -> None:
         """Add a line to the trace."""
@@ -33,7 +59,7 @@ class Surroundings(Protocol):
     def violated(self, line: str) -> None:
         """Note a broken promise."""
 
-    def start_again(self, number: int, ended: Node) -> None:
+    def start_again(self, number: int, ended: NodeProcess) -> None:
         """Start a process in the place of one that has ended."""
 
 
@@ -74,36 +100,36 @@ class Links(Protocol):
     def new_uid(self, serial: int) -> int:
         """Return the uid of a new process, the ``serial``-th thing of the world."""
 
-    def link(self, node: Node) -> Link:
+    def link(self, node: NodeProcess) -> Link:
         """Return what a new process needs. Of the node there are ``identity``, ``clock``, ``access`` and ``soon``."""
 
-    def starts(self, node: Node) -> None:
+    def starts(self, node: NodeProcess) -> None:
         """The process is about to start."""
 
-    def crashed(self, node: Node) -> None:
+    def crashed(self, node: NodeProcess) -> None:
         """The process has crashed."""
 
     # Faults
 
-    def connections(self, one: Node, other: Node) -> Sequence[Breaks]:
+    def connections(self, one: NodeProcess, other: NodeProcess) -> Sequence[Breaks]:
         """Return the connections of two nodes."""
 
-    def block(self, pairs: Iterable[tuple[Node, Node]]) -> Undo:
+    def block(self, pairs: Iterable[tuple[NodeProcess, NodeProcess]]) -> Undo:
         """Let the nodes of each pair reach each other no more."""
 
-    def isolate(self, node: Node) -> Undo:
+    def isolate(self, node: NodeProcess) -> Undo:
         """Let a node and all others reach each other no more."""
 
-    def one_way(self, one: Node, other: Node, random: Random) -> Undo | None:
+    def one_way(self, one: NodeProcess, other: NodeProcess, random: Random) -> Undo | None:
         """Let what one of two nodes sends arrive at the other no more; ``random`` says which."""
 
-    def stall(self, node: Node) -> Undo:
+    def stall(self, node: NodeProcess) -> Undo:
         """Let a node neither send nor receive."""
 
-    def lose(self, node: Node, random: Random) -> Undo:
+    def lose(self, node: NodeProcess, random: Random) -> Undo:
         """Lose some of what a node sends and receives, so that it comes later."""
 
-    def give_up(self, node: Node) -> Undo:
+    def give_up(self, node: NodeProcess) -> Undo:
         """Cut a node off, which serves its clients for a while, and let the others believe that it is dead."""
 
 

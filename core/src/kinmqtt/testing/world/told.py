@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.hooks.awaitables import as_deferred
-from kinmqtt.testing.world.links import Surroundings, Undo
+from kinmqtt.testing.world.links import NodeProcess, Surroundings, Undo
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.mesh.network import Network, NetworkNode
 from kinmqtt_spi.mesh.pipes import Pipe
@@ -20,8 +20,6 @@ from kinmqtt_spi.services.cluster import ClusterBackend, Guarantee, Member, Memb
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-
-    from kinmqtt.testing.world.node import Node
 
 GUARANTEES: Final = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 DETECTED_S: Final = (0.5, 4.0)
@@ -94,29 +92,29 @@ class ToldLinks:
         self._random = random
         self._network = Network(world.schedule, world.plan.link_delay_s)
         self._links: dict[int, ToldLink] = {}
-        self._undetected: list[Node] = []
+        self._undetected: list[NodeProcess] = []
         """Nodes that have crashed, and count as members."""
 
     def new_uid(self, serial: int) -> int:
         """Return a uid that says how old the process is."""
         return 1000 + serial
 
-    def link(self, node: Node) -> ToldLink:
+    def link(self, node: NodeProcess) -> ToldLink:
         """Return what a new process needs."""
         link = self._links[node.identity.uid] = ToldLink(self._network, node.identity.uid)
         return link
 
-    def starts(self, node: Node) -> None:
+    def starts(self, node: NodeProcess) -> None:
         """Tell it of nodes that have crashed, as the others would."""
         for dead in self._undetected:
             self._tell(node, Member(dead.identity, MemberState.UP))
 
-    def crashed(self, node: Node) -> None:
+    def crashed(self, node: NodeProcess) -> None:
         """Tell the others later."""
         self._undetected.append(node)
         self._world.schedule.later(self._random.uniform(*DETECTED_S), partial(self._tell_down, node))
 
-    def _tell_down(self, node: Node) -> None:
+    def _tell_down(self, node: NodeProcess) -> None:
         """Tell all others that a node is DOWN."""
         self._world.note(f"{node.name} is down")
         if node in self._undetected:
@@ -125,24 +123,24 @@ class ToldLinks:
             if other is not node and other.is_alive:
                 self._tell(other, Member(node.identity, MemberState.DOWN, reachable=False))
 
-    def _tell(self, node: Node, member: Member) -> None:
+    def _tell(self, node: NodeProcess, member: Member) -> None:
         self._links[node.identity.uid].backend.member(member)
 
     # Faults
 
-    def _pipe(self, one: Node, other: Node) -> Pipe | None:
+    def _pipe(self, one: NodeProcess, other: NodeProcess) -> Pipe | None:
         return self._network.pipes.get(frozenset((one.identity.uid, other.identity.uid)))
 
-    def connections(self, one: Node, other: Node) -> Sequence[Pipe]:
+    def connections(self, one: NodeProcess, other: NodeProcess) -> Sequence[Pipe]:
         """Return the connection of two nodes, if there is one."""
         pipe = self._pipe(one, other)
         return [] if pipe is None else [pipe]
 
-    def block(self, pairs: Iterable[tuple[Node, Node]]) -> Undo:
+    def block(self, pairs: Iterable[tuple[NodeProcess, NodeProcess]]) -> Undo:
         """Break the connections, and let the nodes make none."""
         return self._blocked([(one.identity.uid, other.identity.uid) for one, other in pairs])
 
-    def isolate(self, node: Node) -> Undo:
+    def isolate(self, node: NodeProcess) -> Undo:
         """Break the connections of a node with all others."""
         uid = node.identity.uid
         return self._blocked([(uid, other) for other in self._network.nodes if other != uid])
@@ -157,7 +155,7 @@ class ToldLinks:
 
         return unblock
 
-    def one_way(self, one: Node, other: Node, random: Random) -> Undo | None:
+    def one_way(self, one: NodeProcess, other: NodeProcess, random: Random) -> Undo | None:
         """Stop what is on its way to one end of the present connection."""
         pipe = self._pipe(one, other)
         if pipe is None:
@@ -166,11 +164,11 @@ class ToldLinks:
         end.stall()
         return end.resume
 
-    def stall(self, node: Node) -> Undo:
+    def stall(self, node: NodeProcess) -> Undo:
         """Stop what is on its way to a node and from it; its clients notice nothing."""
         return self._network.stall(node.identity.uid)
 
-    def lose(self, node: Node, random: Random) -> Undo:
+    def lose(self, node: NodeProcess, random: Random) -> Undo:
         """Let the present connections of a node take longer."""
         ends = [end for pipe in self._network.pipes_of(node.identity.uid) for end in (pipe.left, pipe.right)]
         for end in ends:
@@ -182,7 +180,7 @@ class ToldLinks:
 
         return end_of_loss
 
-    def give_up(self, node: Node) -> Undo:
+    def give_up(self, node: NodeProcess) -> Undo:
         """Tell the others that a node is dead, which is cut off; it ends, and starts again, with the fault."""
         self.isolate(node)
         self._tell_down(node)

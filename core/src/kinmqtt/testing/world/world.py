@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.mqtt.packets import ConnectWill
 from kinmqtt.testing.world.device import Device
-from kinmqtt.testing.world.links import LinksFactory
+from kinmqtt.testing.world.links import LinksFactory, NodeProcess
 from kinmqtt.testing.world.nemesis import Nemesis
 from kinmqtt.testing.world.node import Node
 from kinmqtt.testing.world.plan import FAULTS_END_S, Plan
@@ -113,7 +113,7 @@ class World:
         node.crash()
         self.links.crashed(node)
 
-    def start_again(self, number: int, ended: Node) -> None:
+    def start_again(self, number: int, ended: NodeProcess) -> None:
         """Start a process in the place of one that has ended."""
         if self.nodes[number] is ended and not ended.is_alive:
             self.nodes[number] = self._start_node(number)
