@@ -47,6 +47,13 @@ class Leases:
         """Take a new process's first lease."""
         self._heard_s[node] = now
 
+    def are_known(self, heard_of: Collection[NodeIdentity]) -> bool:
+        """Tell whether each node that is silent now counts as gone. A node that starts waits for that, as with Redis:
+        else it would leave alone what a dead one has left, and so might all others.
+        """
+        silent = {node.uid for node in self._heard_s if node not in heard_of}
+        return not self._sessions.living(silent)
+
     def look(self, heard_of: Collection[NodeIdentity], now: float) -> None:
         """Renew the leases of the nodes that reach the stores now; call it once a second."""
         for node, heard_s in self._heard_s.items():

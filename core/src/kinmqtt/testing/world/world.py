@@ -22,10 +22,10 @@ from kinmqtt.testing.world.told import ToldLinks
 from kinmqtt.testing.world.wire import Wire
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.values import NodeIdentity
 
-FAILED_PAUSE_S: Final = 1.0
-"""After how long a process is started again that could not start."""
-SUBSCRIBE_S: Final = 2.0
+FAILED_PAUSE_S, LOOK_S = 1.0, 0.5
+"""After how long a process that could not start, and one that waits for leases, tries again."""
 LOAD_BEGINS_S: Final = 4.0
 LOAD_ENDS_S: Final = FAULTS_END_S - 5.0
 PROBES_S: Final = 115.0
@@ -136,7 +136,7 @@ class World:
             self._advance(min(END_S, schedule.time_s + 1.0))
             self._check_epochs()
             if self._leases is not None:
-                self._leases.look({node.identity for node in self.nodes if node.reaches_stores}, schedule.time_s)
+                self._leases.look(self._heard_of, schedule.time_s)
 
     def _start_node(self, number: int) -> Node:
         self._serial += 1
@@ -145,11 +145,21 @@ class World:
         node = Node(self.schedule, self.links, self.stores, self._random["disk"], name, uid)
         self.note(f"{name} starts as {node.identity.uid}")
         node.harness.broker.when_expelled(partial(self._expelled, number, node))
+        self.links.starts(node)
+        self._begin_start(number, node)
         if self._leases is not None:
             self._leases.started(node.identity, self.schedule.time_s)
-        self.links.starts(node)
-        node.start(partial(self._could_not_start, number, node))
         return node
+
+    def _begin_start(self, number: int, node: Node) -> None:
+        if self._leases is None or self._leases.are_known(self._heard_of):
+            node.start(partial(self._could_not_start, number, node))
+        elif node.is_alive:
+            self.schedule.later(LOOK_S, partial(self._begin_start, number, node))
+
+    @property
+    def _heard_of(self) -> set[NodeIdentity]:
+        return {node.identity for node in self.nodes if node.reaches_stores}
 
     def _could_not_start(self, number: int, node: Node, failure: Failure) -> None:
         if self.links.starts_failed_again and failure.check(SpiError):
