@@ -321,7 +321,8 @@ class IncomingPublish(PublishAnswer):
         connection = self.connection
         packet = self.packet
         session = self.session
-        publication.epoch = session.epoch
+        if packet.retain:
+            publication.epoch = session.epoch
         if packet.qos == 2:
             if self.again is not None:
                 publication.use_id(self.again)
