@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
@@ -416,3 +418,26 @@ def test_a_message_for_a_node_that_is_gone_waits_for_a_session_that_is_just_comi
     assert early == []
     assert len(publisher.of(Puback)) == 1
     assert [payload for _, payload, _ in moving.messages] == [b"1"]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_session_that_moves_is_no_warning(is_announced: bool) -> None:
+    """Each client that comes to another node makes such a move. What only a store has noticed may be a split."""
+    nodes = Nodes(2)
+    broker = nodes.brokers[0].broker
+    nodes.brokers[0].connect("c", 5, expiry_s=60)
+
+    with capturedLogs() as events:
+        if is_announced:
+            nodes.backends[0].listener.session_claimed("c", 100, nodes.backends[1].me)
+        else:
+            broker.sessions.fenced("c", broker.sessions.by_id["c"].epoch)
+
+    expected = (
+        (LogLevel.info, "session 'c' moves to node ") if is_announced else (LogLevel.warn, "session 'c' has a ")
+    )
+    [(level, text)] = [
+        (event["log_level"], formatEvent(event)) for event in events if event["log_namespace"] == "kinmqtt.sessions"
+    ]
+    assert (level, text[: len(expected[1])]) == expected
+    assert broker.sessions.get("c") is None

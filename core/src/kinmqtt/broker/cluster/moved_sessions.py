@@ -61,7 +61,7 @@ class MovedSessions:
         """
         session = self._sessions.get(client_id)
         if session is not None and session.epoch < epoch:
-            self._sessions.fenced(client_id, session.epoch)
+            self._sessions.fenced(client_id, session.epoch, owner)
         self._owner_known(client_id, owner)
         return self._runtime.turn.drained()
 

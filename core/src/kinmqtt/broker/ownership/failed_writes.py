@@ -11,6 +11,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.turn.recovery import ELSEWHERE
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append, QueueWrite
+from kinmqtt_spi.values import NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.registry import Registry
@@ -40,12 +41,18 @@ class FailedWrites:
         """Call ``call`` with each session that has a newer owner, before its copy here is dropped."""
         self._dropped = call
 
-    def fenced(self, client_id: str, epoch: int) -> None:
-        """A newer owner than that of ``epoch`` holds the session: drop this node's copy and its connection."""
+    def fenced(self, client_id: str, epoch: int, owner: NodeIdentity | None = None) -> None:
+        """A newer owner than that of ``epoch`` holds the session: drop this node's copy and its connection.
+
+        ``owner`` is the node that has claimed it with an announcement, as each normal move is.
+        """
         session = self._registry.get(client_id)
         if session is None or session.epoch > epoch:
             return  # The newer owner is this node.
-        log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        if owner is None:
+            log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        else:
+            log.info("session {client_id!r} moves to node {node}", client_id=client_id, node=owner.name)
         self._dropped(session)
         self._registry.drop_copy(session)
 
