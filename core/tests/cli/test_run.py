@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
 from attrs import evolve
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs, formatEvent
 
 from kinmqtt.builtins import memory
 from kinmqtt.cli import run as runner
@@ -161,3 +163,25 @@ def test_the_version_of_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(runner, "distribution_version", missing)
 
     assert runner.version() == "unknown"
+
+
+def test_a_second_signal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the broker stops, SIGTERM and SIGINT have a line in the log: the reactor is not stopped a second time."""
+    handlers: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    reactor: Any = MemoryReactorClock()
+    triggers: list[Any] = []
+    monkeypatch.setattr(reactor, "addSystemEventTrigger", lambda phase, event, call: triggers.append(call))
+    reactor.callFromThread = lambda call, *arguments, **named: call(*arguments, **named)
+    runner.bear_further_signals(reactor)
+
+    assert handlers == {}
+    for trigger in triggers:
+        trigger()
+    with capturedLogs() as events:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            handlers[number](number, None)
+
+    assert set(handlers) == {signal.SIGTERM, signal.SIGINT}
+    assert [formatEvent(event).split(":")[0] for event in events] == ["SIGTERM", "SIGINT"]
+    assert not reactor.hasStopped

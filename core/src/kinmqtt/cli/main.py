@@ -204,7 +204,7 @@ def _run(parsed: argparse.Namespace) -> int:
         textFileLogObserver,
     )
 
-    from kinmqtt.cli.run import build_service
+    from kinmqtt.cli.run import bear_further_signals, build_service
     from kinmqtt.hooks.denial_log import DenialLogger
 
     settings = _settings(parsed)
@@ -215,6 +215,7 @@ def _run(parsed: argparse.Namespace) -> int:
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    bear_further_signals(reactor)
     reactor.run()
     if service.expelled is not None:
         _start_again()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import platform
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
 from typing import Any, Final
 
 from twisted.internet.threads import deferToThread
+from twisted.logger import Logger
 
 from kinmqtt.broker import allocator
 from kinmqtt.broker.assembly import Assembly, Environment, assemble
@@ -29,6 +32,8 @@ from kinmqtt.net.service import BrokerService, NewSettings
 from kinmqtt.settings.defaults import size_in_words
 from kinmqtt.settings.machine import raise_open_file_limit, this_machine
 from kinmqtt_spi.values import NodeIdentity
+
+log = Logger("kinmqtt")
 
 SELECT: Final = "SelectReactor"
 """The reactor that does not support file descriptors above 1,024."""
@@ -92,6 +97,25 @@ def build_service(settings: Settings, reactor: Any, denials: DenialLogger | None
         return NewSettings(new.for_plugin, new.limits, settings.left_by(new, assembly.manager.active))
 
     return BrokerService(reactor, assembly, listeners, version(), introduce, reread)
+
+
+def bear_further_signals(reactor: Any) -> None:
+    """Have a SIGTERM or SIGINT that comes while the broker stops say so in the log, and change nothing.
+
+    The reactor's own handlers would stop it a second time, which is an error.
+    """
+
+    def stops(number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        text = "{name}: the broker stops already, and takes leave of its clients; SIGKILL would end it at once"
+        reactor.callFromThread(log.info, text, name=name)
+
+    def begin() -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, stops)
+
+    reactor.addSystemEventTrigger("before", "shutdown", begin)
 
 
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:

@@ -87,12 +87,13 @@ def makeService(options: Options) -> IService:
     """Return the assembled broker's service; an error ends the process with one message and exit status 1."""
     from twisted.internet import reactor
 
-    from kinmqtt.cli.run import build_service
+    from kinmqtt.cli.run import bear_further_signals, build_service
 
     try:
         service: Any = build_service(options["settings"], reactor)
     except (AssemblyError, SettingsError) as error:
         raise SystemExit(f"kinmqtt: {error}") from error
+    bear_further_signals(reactor)
     reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure, service)
     checked: IService = service
     return checked
