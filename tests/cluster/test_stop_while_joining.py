@@ -63,4 +63,5 @@ def test_a_stop_does_not_wait_for_seeds(tmp_path: Path) -> None:
     assert status == 0, node.output
     assert "stopped: the broker was no member of its cluster yet" in node.output
     assert "Traceback" not in node.output
+    assert f"`kinmqtt cluster` reaches this broker at --socket {node.control}" in node.output
     assert not node.control.exists()

@@ -355,7 +355,7 @@ def test_a_newcomer_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("request_", "sender", "reason"),
     [
-        (join(4, b"other"), 4, "digest 6f74686572, here 73657474696e6773"),
+        (join(4, b"other"), 4, "differs from this cluster in what all members must share: downing, quorum"),
         (join(4, lowest=2, highest=3), 4, "speaks the versions 2 to 3 of the protocol, this cluster 1 to 1"),
         (join(4), 5, "connection is that of the uid 0000000000000005"),
         (join(4, node=info(4, "n1")), 4, r"name or the address of n1 \(0000000000000001\) .* which is alive"),

@@ -206,9 +206,9 @@ def test_noise_is_refused_at_its_first_header(noise: bytes, words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "refusal", "words"),
     [
-        ({"cluster": "other"}, Refusal.CLUSTER, "names of the cluster differ: 'test' there, 'other' here"),
+        ({"cluster": "other"}, Refusal.CLUSTER, "names of the cluster differ: 'other' of 'b', 'test' of 'a'"),
         ({"digest": b"x" * 32}, Refusal.SETTINGS, "settings differ: downing"),
-        ({"versions": (2, 3)}, Refusal.VERSION, "1 to 1 there, 2 to 3 here"),
+        ({"versions": (2, 3)}, Refusal.VERSION, "2 to 3 of 'b', 1 to 1 of the other broker"),
         ({"own": PeerInfo("a", 1, "127.0.0.1:4001")}, Refusal.SELF, "the process that has dialled"),
     ],
 )

@@ -36,6 +36,7 @@ async def dials(error: Exception, log: RecordingLog) -> list[float]:
     ("error", "said"),
     [
         (lambda: DialFailed("nobody listens"), ["can't connect to n2: nobody listens; it is tried again"]),
+        (lambda: DialFailed("n2: refused"), ["can't connect to n2: refused; it is tried again"]),
         (lambda: HandshakeRefused(Refusal.CLUSTER, "another cluster", by_peer=True), []),
         (lambda: ValueError("no cheese"), None),
     ],

@@ -70,9 +70,13 @@ async def refused(a: Broker, b: Broker, **more: Any) -> HandshakeRefused:
     ("changes", "refusal", "words"),
     [
         ({"cookie": b"other" * 8}, Refusal.NOT_AUTHENTICATED, "not authenticated; the cookies differ (cookie_file)"),
-        ({"cluster": "blue"}, Refusal.CLUSTER, "the names of the cluster differ: 'blue' there, 'test' here"),
+        ({"cluster": "blue"}, Refusal.CLUSTER, "the names of the cluster differ: 'test' of 'b', 'blue' of 'a'"),
         ({"digest": b"e" * 32}, Refusal.SETTINGS, "the settings differ: downing, quorum or stable_after_s"),
-        ({"versions": (2, 3)}, Refusal.VERSION, "the protocol's versions differ: 2 to 3 there, 1 to 1 here"),
+        (
+            {"versions": (2, 3)},
+            Refusal.VERSION,
+            "the protocol's versions differ: 1 to 1 of 'b', 2 to 3 of the other broker",
+        ),
     ],
 )
 def test_both_logs_say_why_a_broker_does_not_fit(

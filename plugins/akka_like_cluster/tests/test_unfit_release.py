@@ -44,9 +44,9 @@ async def knocks(folder: Path) -> tuple[list[str], list[str], bool]:
 
 
 def test_a_broker_of_other_versions_is_refused_and_the_cluster_is_untouched(tmp_path: Path) -> None:
-    """Both logs name both ranges, each from its side."""
+    """Both logs name both ranges."""
     new, here, is_whole = asyncio.run(knocks(tmp_path))
 
-    assert WORDS + "2 to 3 there, 1 to 1 here" in here[0]
+    assert WORDS + f"1 to 1 of {HERE.name!r}, 2 to 3 of the other broker" in here[0]
     assert "2 to 3" in new[0] and "1 to 1" in new[0]
     assert is_whole

@@ -64,6 +64,7 @@ class AkkaLikeCluster:
             return
         control = ControlSocket(path, Operations(self._backend).answers, context.log)
         await control.open()
+        context.log.info("`kinmqtt cluster` reaches this broker at --socket {path}", path=path.absolute())
         self._control = control
 
     @hookimpl

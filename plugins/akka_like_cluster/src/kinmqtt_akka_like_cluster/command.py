@@ -19,6 +19,7 @@ from kinmqtt_spi.settings import Document, parse
 
 COOKIE_BYTES: Final = 32
 ASK_LIMIT_S: Final = 60.0
+DEFAULT_CONTROL: Final = "DATA/plugins/akka_like_cluster/control.sock, where DATA is broker.data"
 
 _REQUESTS: Final[Mapping[str, tuple[str, str]]] = {
     "status": ("", "the cluster as the broker sees it; exit status 1 without a majority"),
@@ -58,7 +59,7 @@ class Cluster:
         if parsed.action == "keys":
             return _make_cookie(parsed.path)
         if parsed.action == "check":
-            return asyncio.run(check(_settings(parsed.config), print))
+            return asyncio.run(_check(parsed.config))
         argument = _REQUESTS[parsed.action][0]
         request = {"command": parsed.action, **({argument: getattr(parsed, argument)} if argument else {})}
         if getattr(parsed, "force", False):
@@ -78,6 +79,12 @@ def _settings(path: Path) -> AkkaSettings:
     return parse(AkkaSettings, Document.read(path), ("plugins", "akka_like_cluster"))
 
 
+async def _check(path: Path) -> int:
+    # Of the plugins of this repository redis_session has an arbiter.
+    plugins = Document.read(path).data.get("plugins", {})
+    return await check(_settings(path), print, has_arbiter="redis_session" in plugins)
+
+
 def _socket(parsed: Namespace) -> Path:
     if parsed.socket is not None:
         return Path(parsed.socket)
@@ -87,7 +94,7 @@ def _socket(parsed: Namespace) -> Path:
     if control is None:
         raise SpiError(
             f"{parsed.config}: {SECTION}.control is missing, so the socket is in the broker's data directory: "
-            "name it with --socket PATH, as the broker logs it"
+            f"name it with --socket PATH; the broker logs it at its start: {DEFAULT_CONTROL}"
         )
     return control
 

@@ -49,7 +49,8 @@ class ControlSocket:
             )
         except OSError as error:
             raise AssemblyError(
-                f"plugins.akka_like_cluster.control: {self.path}: {error.strerror or error}; name another path"
+                f"plugins.akka_like_cluster.control: {self.path}: {error.strerror or error}; name another path. The "
+                "default one is in broker.data, of which each broker has its own"
             ) from error
 
     async def close(self) -> None:

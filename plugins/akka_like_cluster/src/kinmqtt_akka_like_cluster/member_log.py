@@ -22,9 +22,11 @@ _DOWN: Final = "is down"
 class MemberLog:
     """Knows each member as it was logged last, until it is removed."""
 
-    def __init__(self, own: NodeIdentity, log: Log) -> None:
+    def __init__(self, own: NodeIdentity, log: Log, downing: str) -> None:
+        """``downing``: the strategy of the cluster, by which brokers mark others DOWN."""
         self._own = own
         self._log = log
+        self._elsewhere = f"another broker has decided so, and its log says why (downing is {downing})"
         self._logged: dict[int, Member] = {}
 
     def changed(self, member: Member, down_reason: str | None, unreachable_by: Sequence[str]) -> None:
@@ -48,9 +50,13 @@ class MemberLog:
 
     def _state_changed(self, member: Member, before: Member | None, down_reason: str | None) -> None:
         if member.state is MemberState.DOWN:
-            self._say(member.node, _DOWN, down_reason or "another broker has decided so")
+            self._say(member.node, _DOWN, down_reason or self._elsewhere)
         elif member.state is MemberState.REMOVED:
             has_left = before is not None and before.state in (MemberState.LEAVING, MemberState.EXITING)
+            if before is not None and before.state is not MemberState.DOWN and (down_reason or not has_left):
+                # It was DOWN for less than a report: whoever reads on wants to know who decided so, and why.
+                self._say(member.node, _DOWN, down_reason or self._elsewhere)
+                has_left = False
             self._say(member.node, "is removed", "it has left" if has_left else "it was down")
         elif member.state in _WORDS:
             self._say(member.node, _WORDS[member.state], "")

@@ -36,6 +36,12 @@ from kinmqtt_spi.services.plugin import Clock, Log, Timer
 SEEDS_EVERY_S: Final = 5.0
 """How often seeds are looked up again while this process is no member."""
 
+_FIRST: Final = (
+    "This is the first seed. It starts no cluster while others refuse it, or are members as the arbiter knows: the "
+    "lines before say which"
+)
+_OTHER: Final = "Only the first seed starts a cluster alone: does it run?"
+
 
 class MembershipOwner(Protocol):
     """Takes what the coordinator decides; all but messages."""
@@ -94,7 +100,7 @@ class MembershipDriver:
         self._is_member = False
         self._found_seeds: list[NodeAddress] = []
         self._more_seeds: list[NodeAddress] = []
-        self._member_log = MemberLog(coordinator.own.node, log)
+        self._member_log = MemberLog(coordinator.own.node, log, coordinator.settings.strategy.value)
         self._down_reasons: dict[int, str] = {}
         """Why this broker has marked members DOWN, by uid; of the effects that are carried out now."""
 
@@ -198,13 +204,15 @@ class MembershipDriver:
             case JoinRefused(reason):
                 self._log.error("the cluster refuses this broker: {reason}; it asks again", reason=reason)
             case WaitingForSeeds(seeds, waited_s, not_yet):
+                own = self.coordinator.own.address
+                is_first = bool(self._found_seeds) and self._found_seeds[0] == own
                 self._log.warn(
                     "no seed has let this broker join for {waited:.0f} s, so its listeners are closed: asked "
-                    "{seeds}; {not_yet} of them wait themselves. Only the first seed starts a cluster alone: does it "
-                    "run?",
+                    "{seeds}; {not_yet} of them wait themselves. {why}",
                     waited=waited_s,
                     seeds=", ".join(str(each) for each in seeds) or "nobody, as no seed is known",
                     not_yet=not_yet,
+                    why=_FIRST if is_first else _OTHER,
                 )
 
     # Events

@@ -225,7 +225,8 @@ class AkkaSettings:
     )
     control: Path | None = setting(
         None,
-        help="the socket for `kinmqtt cluster`; default: `control.sock` in the plugin's folder of the data directory",
+        help="the socket for `kinmqtt cluster`; default: "
+        "`plugins/akka_like_cluster/control.sock` in the data directory",
     )
     tls: TlsSettings | None = setting(None, help="TLS, as below; without it only loopback addresses and Unix sockets")
 

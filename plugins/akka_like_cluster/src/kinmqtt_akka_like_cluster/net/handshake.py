@@ -159,7 +159,8 @@ class Handshake:
             self._peer_hello_frame = encode(*frame)
             self._refuse(
                 Refusal.VERSION,
-                f"the protocol's versions differ: {lowest} to {highest} there, {own_lowest} to {own_highest} here",
+                f"the protocol's versions differ: {own_lowest} to {own_highest} of {self._own.name!r}, "
+                f"{lowest} to {highest} of the other broker",
             )
         hello = Hello.unpack(frame.body)
         self._peer_hello = hello
@@ -183,7 +184,10 @@ class Handshake:
             self._refuse(Refusal.NOT_AUTHENTICATED, _NOT_AUTHENTICATED)
         if hello.cluster != own.cluster:
             self._refuse(
-                Refusal.CLUSTER, f"the names of the cluster differ: {hello.cluster!r} there, {own.cluster!r} here"
+                # Both sides read this text, so nobody is "here".
+                Refusal.CLUSTER,
+                f"the names of the cluster differ: {own.cluster!r} of {self._own.name!r}, {hello.cluster!r} of "
+                f"{sender.name!r}",
             )
         if hello.digest != own.digest:
             self._refuse(Refusal.SETTINGS, "the settings differ: downing, quorum or stable_after_s")

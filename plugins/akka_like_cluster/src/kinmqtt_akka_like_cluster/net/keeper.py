@@ -55,7 +55,9 @@ class Keeper:
                 if not is_failing:
                     is_failing = True
                     text = "can't connect to {where}: {error}; it is tried again"
-                    self._log.info(text, where=self._where, error=error)
+                    # The address is in both.
+                    why = str(error).removeprefix(f"{self._where.rpartition(' ')[2]}: ")
+                    self._log.info(text, where=self._where, error=why)
             except Exception as error:
                 self._log.error("the connection to {where} failed: {error!r}", where=self._where, error=error)
             else:

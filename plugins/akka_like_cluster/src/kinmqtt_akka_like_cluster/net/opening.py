@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import traceback
@@ -198,6 +199,8 @@ class Opening(asyncio.Protocol):
 
 def words(error: BaseException) -> str:
     """Describe an error of the system."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio's own words name the address, which the caller names too.
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

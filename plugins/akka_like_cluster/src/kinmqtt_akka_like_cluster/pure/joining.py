@@ -129,8 +129,8 @@ def refusal(join: Join, sender: int, membership: Membership, settings: bytes) ->
         )
     if join.settings != settings:
         return Refused(
-            f"the settings of {info} that all members must share differ from this cluster's "
-            f"(digest {join.settings.hex()}, here {settings.hex()}): make them equal"
+            f"{info} differs from this cluster in what all members must share: downing, quorum, stable_after_s, or "
+            "whether the brokers share their stores; make them equal"
         )
     if len(membership.records) > MAX_OTHER_NODES and info.uid not in membership.records:
         return Refused(f"the cluster has {len(membership.records)} members, and no more are possible: remove one")
