@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -149,6 +150,7 @@ def test_the_keys_fit_the_settings(tmp_path: Path) -> None:
         )
         assert (checked.returncode, verified.returncode) == (0, 0), checked.stderr
         assert (folder / "cookie").stat().st_mode & 0o077 == 0
+        assert (folder / "environment").read_text() == f"KINMQTT__PLUGINS__AKKA_LIKE_CLUSTER__ADVERTISE={host}:4883\n"
 
 
 def test_keys_that_are_there_stay(tmp_path: Path) -> None:
@@ -164,6 +166,36 @@ def test_keys_that_are_there_stay(tmp_path: Path) -> None:
     assert before
     assert {file: file.read_bytes() for file in before} == before
     assert (tmp_path / "keys" / HOSTS[1] / "broker.pem").is_file()
+
+
+def test_the_unit_fits_the_settings() -> None:
+    """systemd makes the folders that the settings name, and gives the broker time to leave."""
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(FOLDER / "machines" / "kinmqtt.service")
+    service, settings = unit["Service"], machine()
+
+    assert service["ExecStart"].endswith("/kinmqtt run -c kinmqtt.toml")
+    assert service["EnvironmentFile"] == f"{service['WorkingDirectory']}/environment"
+    assert Path(settings["broker"]["data"]) == Path("/var/lib") / service["StateDirectory"]
+    control = Path(settings["plugins"]["akka_like_cluster"]["control"])
+    assert control.parent == Path("/run") / service["RuntimeDirectory"]
+    assert int(service["TimeoutStopSec"]) > BrokerSettings().leave_s
+
+
+def test_the_example_of_the_plugins_page_is_complete(tmp_path: Path) -> None:
+    """The settings that its README shows first are valid as they are, beside the files that keys.sh makes."""
+    page = (ROOT / "plugins" / "akka_like_cluster" / "README.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n", 1)[1].split("```", 1)[0]
+    keys = tmp_path / "keys"
+    subprocess.run(["sh", str(FOLDER / "machines" / "keys.sh"), str(keys), HOSTS[0]], env=READER, check=True)
+    file = keys / HOSTS[0] / "n1.toml"
+    file.write_text(example.replace("/var/lib/kinmqtt", str(tmp_path / "data")), encoding="utf-8")
+
+    checked = run_command("check", "-c", file.name, cwd=file.parent)
+
+    assert checked.returncode == 0, checked.stderr
+    assert "cluster: akka_like_cluster" in checked.stdout
 
 
 def test_the_containers_are_the_machines_of_the_settings() -> None:

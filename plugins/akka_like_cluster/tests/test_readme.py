@@ -14,11 +14,12 @@ TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def table_in_code(settings: type) -> list[str]:
-    """The rows of a settings class, as a table has them."""
+    """The rows of a settings class, as a table has them; a table within it has one of its own."""
     shown = {"": "", "required": "required"}
     return [
         f"| `{row.key}` | {row.type} | {shown.get(row.default, f'`{row.default}`')} | {row.help} |"
         for row in describe(settings)
+        if "." not in row.key
     ]
 
 
