@@ -54,6 +54,9 @@ class FakeRedis:
         self.leases[key] = value
         return before
 
+    def _exists(self, key: bytes) -> int:
+        return int(key in self.leases)
+
     def _del(self, key: bytes) -> int:
         return int(self.leases.pop(key, None) is not None)
 
@@ -213,7 +216,7 @@ def test_a_node_that_stops_is_gone_at_once() -> None:
 
 
 def test_a_buried_node_stays_gone() -> None:
-    """Who has buried a node takes it for gone, also while it renews its lease; others believe the lease."""
+    """All take it for gone, also while it renews its lease: who has buried it, and who starts later."""
 
     async def work(pair: Pair) -> None:
         await pair.here.bury(THERE.uid, pair.redis.execute)
@@ -223,6 +226,12 @@ def test_a_buried_node_stays_gone() -> None:
         assert before
         assert all(await pair.look_for(3))
         assert THERE.uid in pair.here.gone()
+        later = Leases(
+            Keys("k:"), FAR, pair.clock, pair.log, lease_s=9.0, grace_s=12.0, machine=Elsewhere(pid=FAR.uid)
+        )
+        await later.join(pair.redis.execute)
+        await later.look(pair.redis.execute)
+        assert later.is_gone(THERE.uid) and not later.is_gone(HERE.uid)
 
     in_pair(work)
 

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from twisted.internet.defer import Deferred
 
 from core_harness.nodes import Nodes
-from kinmqtt.broker.ownership.handoff import MAX_AT_ONCE
+from kinmqtt.broker.ownership.handoff import MAX_AT_ONCE, STEP_LIMIT_S
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt.mqtt.packets import Connack, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
 from kinmqtt_spi import ALLOW, Decision, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
-from kinmqtt_spi.services.cluster import Located
+from kinmqtt_spi.services.cluster import HandOff, Located
 from kinmqtt_spi.values import Message, NodeIdentity, Will
 
 
@@ -25,6 +26,19 @@ class Names:
     @hookimpl
     def authenticate(self, request: ConnectRequest) -> Decision:
         return ALLOW
+
+
+class Silent(HandOff):
+    """Never answers."""
+
+    def chunk(self, data: bytes) -> Deferred[None]:
+        return Deferred()
+
+    def commit(self) -> Deferred[None]:
+        return Deferred()
+
+    def abort(self) -> None:
+        pass
 
 
 def payloads(client: Any) -> list[bytes]:
@@ -304,3 +318,26 @@ def test_a_session_that_could_not_be_moved_is_taken_back_when_its_store_answers_
     assert len(tried) > 2
     assert moved.of(Connack)[0].session_present
     assert payloads(moved) == [b"1"]
+
+
+def test_a_node_that_does_not_answer_holds_up_only_the_sessions_that_go_to_it() -> None:
+    """C3: those are taken back after a while; sessions that go to other nodes move meanwhile."""
+    nodes = Nodes(3, shared=False)
+    names = [f"c{number}" for number in range(MAX_AT_ONCE + 1)]
+    for name in [*names, "other"]:
+        nodes.brokers[0].connect(name, 5, expiry_s=60).subscribe(name, qos=1).disconnect()
+    nodes.settle()
+    nodes.backends[1].listener.handing = lambda *_: Silent()  # type: ignore[method-assign]
+    for name in names:
+        nodes.brokers[1].connect(name, 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    sessions = nodes.brokers[0].broker.sessions
+    leaving = [name for name in names if sessions.get(name) is None]
+
+    moved = nodes.brokers[2].connect("other", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    nodes.advance(2 * STEP_LIMIT_S + 1)
+
+    assert moved.of(Connack)[0].session_present
+    assert len(leaving) > MAX_AT_ONCE
+    assert [name for name in names if sessions.get(name) is None] == []

@@ -42,6 +42,8 @@ class _Seen:
     since: float = 0.0
     """When a renewal was last seen; else when the node was first seen."""
     renews: bool = False
+    buried: bool = False
+    """Whether any node has declared it dead: it may still renew its lease if only the cluster has lost it."""
     forgotten: bool = False
     """Whether the node is gone and its index empty, so that nothing is left to adopt."""
 
@@ -162,17 +164,19 @@ class Leases:
         if new:
             answers = await execute([("GET", self._keys.lease(uid)) for uid in new])
             found.update(zip(new, answers, strict=True))
+        buried = await execute([("EXISTS", self._keys.buried(uid)) for uid in found]) if found else []
         now = self._clock.monotonic()
         if own is None:
             # This node's lease has expired, so the others' may have expired for the same reason.
             self._up_since = now
-        for uid, lease in found.items():
+        for (uid, lease), is_buried in zip(found.items(), buried, strict=True):
             seen = self._others.get(uid)
             if seen is None:
                 seen = self._others[uid] = _Seen(since=now)
             elif lease is not None and lease != seen.lease:
                 seen.renews = True
                 seen.since = now
+            seen.buried = bool(is_buried)
             seen.place = places.get(uid)
             seen.lease = lease
             seen.forgotten = seen.forgotten and seen.place is None and lease is None
@@ -190,6 +194,8 @@ class Leases:
         seen = self._others.get(uid)
         if seen is None or seen.forgotten:
             return seen is not None
+        if seen.buried:
+            return True
         if seen.place is not None and (seen.place == STOPPED or self._machine.has_ended(seen.place)):
             return True
         now = self._clock.monotonic()

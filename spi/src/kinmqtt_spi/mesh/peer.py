@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Final, Protocol
 
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
 from kinmqtt_spi.mesh.calls import (
@@ -27,6 +27,9 @@ from kinmqtt_spi.mesh.local import Local
 from kinmqtt_spi.mesh.routes import RouteCopy, RouteFeed
 from kinmqtt_spi.services.cluster import Member, MemberState
 from kinmqtt_spi.values import NodeIdentity
+
+ROUTES_PAUSE_S: Final = 1.0
+"""How long to wait until routes are sent again that another node could not take, in seconds."""
 
 
 def later_state(one: MemberState, other: MemberState) -> MemberState:
@@ -75,7 +78,12 @@ class Peer:
         self.transport: Transport | None = None
         self.link = Link(local.node.uid, member.node.uid, self, local.clock, local.limits)
         self.routes = RouteCopy()
-        self.feed = RouteFeed(local.routes, self._send_routes, lambda: owner.progressed(self))
+        self.feed = RouteFeed(
+            local.routes,
+            self._send_routes,
+            lambda: owner.progressed(self),
+            lambda: local.clock.later(ROUTES_PAUSE_S, lambda: self.feed.pump()),
+        )
         self._hand_offs = ReceivedHandOffs(local, self.link, member.node)
         self._told: MemberState | None = None
         self._told_version = 0

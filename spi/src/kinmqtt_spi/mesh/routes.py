@@ -166,6 +166,7 @@ class RouteFeed:
         "_log",
         "_outstanding",
         "_progressed",
+        "_pump_later",
         "_resync",
         "_send",
         "_sent",
@@ -173,9 +174,19 @@ class RouteFeed:
         "snapshots",
     )
 
-    def __init__(self, log: RouteLog, send: Callable[[bytes, Token], None], progressed: Callable[[], None]) -> None:
-        """``send`` sends a chunk, whose token gets the answer; ``progressed`` is called when ``known`` has grown."""
+    def __init__(
+        self,
+        log: RouteLog,
+        send: Callable[[bytes, Token], None],
+        progressed: Callable[[], None],
+        pump_later: Callable[[], object],
+    ) -> None:
+        """``send`` sends a chunk, whose token gets the answer; ``progressed`` is called when ``known`` has grown.
+
+        ``pump_later`` lets :meth:`pump` be called after a while: the other node has failed to take a chunk.
+        """
         self._log = log
+        self._pump_later = pump_later
         self._send = send
         self._progressed = progressed
         self.known = -1
@@ -236,7 +247,9 @@ class RouteFeed:
     def failed(self) -> None:
         """Take the failure of a chunk: its receiver is gone, or has a defect."""
         self._outstanding -= 1
-        self._resync = True
+        if not self._resync and not self._closed:
+            self._resync = True
+            self._pump_later()
 
 
 @frozen(slots=True)

@@ -7,10 +7,11 @@ the session with the lower epoch is handed off to the other, which takes the mes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from twisted.internet.defer import DeferredSemaphore
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.logger import Logger
 
 from kinmqtt.broker.ownership.arrivals import unavailable
@@ -18,7 +19,7 @@ from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import has_ended
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import pause, resolve
+from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, pause, resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.export import (
     FORMAT,
@@ -32,7 +33,7 @@ from kinmqtt_spi.export import (
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Purge, QueueState
 from kinmqtt_spi.services.session import Claim, DiscardSession
-from kinmqtt_spi.values import NodeIdentity
+from kinmqtt_spi.values import Maybe, NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.claims import Claims
@@ -40,15 +41,20 @@ if TYPE_CHECKING:
     from kinmqtt.broker.ownership.reload import Reload
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
-    from kinmqtt_spi.services.cluster import ClusterBackend
+    from kinmqtt_spi.services.cluster import ClusterBackend, HandOff
 
 log = Logger("kinmqtt.sessions")
+
+T = TypeVar("T")
 
 PIECE_BYTES: Final = 256 << 10
 """How much of a session is sent at once."""
 
 MAX_AT_ONCE: Final = 64
-"""How many sessions are handed off at once; others wait."""
+"""How many sessions are handed off to one node at once; others wait."""
+
+STEP_LIMIT_S: Final = 10.0
+"""How long a node may take to accept the beginning of a session, or a piece of it."""
 
 PAGE: Final = 200
 """How many queued messages are read at once."""
@@ -70,7 +76,8 @@ class HandOffs:
         self._reload = reload
         self._on_leaving: Callable[[Session], object] = lambda session: None
         self._on_returned: Callable[[str], object] = lambda client_id: None
-        self._slots = DeferredSemaphore(MAX_AT_ONCE)
+        self._slots: dict[NodeIdentity, DeferredSemaphore] = {}
+        """By node that sessions go to."""
 
     def when_leaving(self, leaving: Callable[[Session], object], returned: Callable[[str], object]) -> None:
         """Call ``leaving`` with each session that is about to leave, before its copy here is dropped.
@@ -98,12 +105,7 @@ class HandOffs:
             session = self._registry.get(client_id)
             if session is None or has_ended(session):
                 return False
-            # Other nodes refuse more at once, and each takes memory here and there.
-            await self._slots.acquire()
-            try:
-                await self._move(session, epoch, to)
-            finally:
-                self._slots.release()
+            await self._move(session, epoch, to)
             return True
 
     async def _move(self, session: Session, epoch: int, to: NodeIdentity) -> None:
@@ -126,14 +128,40 @@ class HandOffs:
         log.info("session {client_id!r} was handed off to node {node}", client_id=client_id, node=to.name)
 
     async def _send(self, client_id: str, claim: Claim, epoch: int, to: NodeIdentity) -> None:
-        hand_off = await resolve(self._cluster.hand_off(client_id, epoch, to))
+        # A node refuses more at once, and each takes memory here and there.
+        slots = self._slots.setdefault(to, DeferredSemaphore(MAX_AT_ONCE))
+        await slots.acquire()
         try:
-            async for piece in self._pieces(client_id, claim):
-                await resolve(hand_off.chunk(piece))
-        except BaseException:
-            await resolve(hand_off.abort())
-            raise
+            hand_off: HandOff = await self._in_time(self._cluster.hand_off(client_id, epoch, to), to)
+            try:
+                async for piece in self._pieces(client_id, claim):
+                    await self._in_time(hand_off.chunk(piece), to)
+            except BaseException:
+                run(self._abort(hand_off)).addErrback(partial(log.failure, "a hand-off is not aborted"))
+                raise
+        finally:
+            slots.release()
+            if slots.tokens == slots.limit:
+                self._slots.pop(to, None)
+        # Without its answer nobody knows whether the session is there: only the end of the node ends this wait.
+        # Others need not wait for it.
         await resolve(hand_off.commit())
+
+    async def _in_time(self, answer: Maybe[T], to: NodeIdentity) -> T:
+        """Return another node's answer; raises ServiceUnavailable if there is none in time."""
+        if not isinstance(answer, Awaitable):
+            return answer
+        deferred: Deferred[T] = as_deferred(answer)
+        try:
+            return await limited(deferred, self._runtime.clock, STEP_LIMIT_S)
+        except TimeLimitExceeded:
+            raise ServiceUnavailable(f"node {to.name} did not answer within {STEP_LIMIT_S:g} s") from None
+
+    async def _abort(self, hand_off: HandOff) -> None:
+        try:
+            await resolve(hand_off.abort())
+        except ServiceUnavailable:
+            pass  # It is gone, with what it had of the session.
 
     async def _pieces(self, client_id: str, claim: Claim) -> AsyncIterator[bytes]:
         """Yield a session's export in pieces."""

@@ -29,6 +29,9 @@ LOG_S: Final = 60.0
 MAX_AHEAD_S: Final = 60.0
 """A version so much ahead of this node's clock is reported: what it belongs to may win for as long."""
 
+MOST_AHEAD_S: Final = 10 * 365 * 86_400.0
+"""A version that is farther ahead of this node's clock is refused."""
+
 
 class Intake:
     """Takes writes of this node and of others into the store and the index."""
@@ -60,6 +63,10 @@ class Intake:
                 await slices.turn()
             message, version = write.message, write.version
             if self._retained.is_of_node(message.topic):
+                continue
+            if version.received_at - runtime.clock.now() > MOST_AHEAD_S:
+                # It would win for ever, and this node's own versions would have to be above it.
+                refused += 1
                 continue
             self._note_time(version.received_at)
             if not self._index.is_newer(message.topic, version, not message.payload, runtime.clock.now()):

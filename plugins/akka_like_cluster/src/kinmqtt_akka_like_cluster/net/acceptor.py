@@ -46,6 +46,8 @@ class Acceptor:
         self._sockets: ListeningSockets | None = None
         self._accepting: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
+        self._by_age: dict[asyncio.Task[None], str] = {}
+        """Where those come from that are half-open, the oldest first; without those that had to make way."""
         self._full = Pace(clock, LOG_EVERY_S)
         self._failing = Pace(clock, LOG_EVERY_S)
 
@@ -57,7 +59,7 @@ class Acceptor:
     @property
     def half_open(self) -> int:
         """Accepted connections whose peers have not proved who they are."""
-        return len(self._serving)
+        return len(self._by_age)
 
     async def listen(self) -> None:
         """Listen. Raises :class:`~kinmqtt_spi.errors.AssemblyError` if the address can't be used."""
@@ -84,26 +86,42 @@ class Acceptor:
                     self._log.error("can't accept connections of other brokers: {error}", error=words(error))
                 await self._pause(ACCEPT_PAUSE_S)
                 continue
+            if len(self._by_age) >= self._config.max_half_open:
+                self._make_way()
             # The task that uses the socket takes it out; if it never runs, the socket is closed.
             box = [accepted]
             where = str(address[0]) if isinstance(address, tuple) else "a Unix socket"
-            start(self._serve(box, where), self._serving).add_done_callback(partial(self._served, box))
+            task = start(self._serve(box, where), self._serving)
+            self._by_age[task] = where
+            task.add_done_callback(partial(self._served, box))
 
     async def _room(self) -> None:
         """Wait until one more connection may be accepted."""
-        attempts, config = self._attempts, self._config
+        attempts = self._attempts
         while True:
-            half_open, established = len(self._serving), len(attempts.connections)
-            if half_open < config.max_half_open and half_open + established < config.max_connections:
+            half_open, established = len(self._by_age), len(attempts.connections)
+            if half_open + established < self._config.max_connections:
                 return
-            if self._full.due() is not None:
-                self._log.warn(
-                    "{half_open} connections have not proved who they are, {established} have: further ones wait",
-                    half_open=half_open,
-                    established=established,
-                )
+            self._warn("others wait")
             attempts.changed.clear()
             await attempts.changed.wait()
+
+    def _warn(self, what: str) -> None:
+        if self._full.due() is not None:
+            text = "{half_open} connections have not proved who they are, {established} have: {what}"
+            half_open, established = len(self._by_age), len(self._attempts.connections)
+            self._log.warn(text, half_open=half_open, established=established, what=what)
+
+    def _make_way(self) -> None:
+        """End the oldest connection that is half-open.
+
+        A broker proves who it is within some round trips, and others must not keep brokers away by saying nothing.
+        """
+        self._warn("the oldest of the former make way")
+        task, where = next(iter(self._by_age.items()))
+        del self._by_age[task]
+        self._refusals.report(HandshakeRefused(Refusal.TIMEOUT, "it was the oldest of too many"), where)
+        task.cancel()
 
     async def _pause(self, seconds: float) -> None:
         over = asyncio.Event()
@@ -131,6 +149,7 @@ class Acceptor:
     def _served(self, box: list[socket.socket], task: asyncio.Task[None]) -> None:
         for accepted in box:
             accepted.close()
+        self._by_age.pop(task, None)
         self._attempts.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed("an accepted connection failed", error)
