@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_akka_like_cluster.pure.register import Effect, Elsewhere, Granted, Outdated, Register
+from kinmqtt_akka_like_cluster.pure.register import MAX_CLAIMS_OF_ID, Effect, Elsewhere, Granted, Outdated, Register
 from kinmqtt_akka_like_cluster.pure.registrars import registrar_of
 
 OWN, CLIENT = 1, "client"
@@ -82,3 +82,18 @@ def test_a_claim_that_ended_while_another_member_kept_the_entry_is_forgotten() -
 
     assert waiting == []
     assert ended == [Elsewhere(2, 102), Granted(2, 103, 2, 10)]
+
+
+def test_claims_of_one_client_id_are_bounded() -> None:
+    """Clients that share one can't make each claim of it slower and slower; others have their own line."""
+    register = Register(OWN)
+    register.change((OWN,), {OWN})
+    register.read(OWN, register.round, [], [])
+    register.has_read(OWN, register.round)
+
+    effects = [register.locate(OWN, number, CLIENT) for number in range(MAX_CLAIMS_OF_ID + 1)]
+
+    assert granted(effects[0]) == [(OWN, 0)]
+    assert effects[1:] == [[]] * (MAX_CLAIMS_OF_ID - 1) + [[Elsewhere(OWN, MAX_CLAIMS_OF_ID)]]
+    assert granted(register.locate(OWN, 1000, "another")) == [(OWN, 1000)]
+    assert register.claims == MAX_CLAIMS_OF_ID + 1

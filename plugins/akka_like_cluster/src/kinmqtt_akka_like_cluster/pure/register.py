@@ -20,6 +20,9 @@ from attrs import define, frozen
 
 from kinmqtt_akka_like_cluster.pure.registrars import View, registrar_of
 
+MAX_CLAIMS_OF_ID: Final = 64
+"""How many claims of one client id wait at most: clients that share one make each other's wait long."""
+
 MAX_CLAIMS: Final = 100_000
 """The most claims that wait or are under way at one member."""
 
@@ -236,6 +239,8 @@ class Register:
             return [Elsewhere(uid, number)]
         # It may have been read from its node before it arrived. It only waits: those that are answered come first.
         self._remove(client_id, uid, number)
+        if len(self._claims.get(client_id, ())) >= MAX_CLAIMS_OF_ID:
+            return [Elsewhere(uid, number)]
         self._add(client_id, _Claim(uid, number))
         return self._grant(client_id)
 
