@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -211,15 +212,21 @@ def _which(name: str) -> str | None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Some ports of the loopback interface on which nobody listens."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Some ports of the loopback interface on which nobody listens.
+
+    They are below those that the system gives to outgoing connections: a broker starts some time later.
+    """
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 12_000):
+        if len(found) == number:
+            break
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+    return found
 
 
 def _certify(folder: Path) -> None:

@@ -13,6 +13,11 @@ from kinmqtt.testing.world.world import World
 from root_harness.simulated_akka.__main__ import main
 from root_harness.simulated_akka.runs import plan_of, run_plan
 
+# A process that is killed leaves its coroutines where they stand; the garbage collector says so of each.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"
+)
+
 
 def a_plan(*steps: Step) -> Plan:
     """Return a plan of three nodes in which only this goes wrong."""
