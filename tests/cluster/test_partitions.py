@@ -1,4 +1,7 @@
-"""Clusters that fall apart: one side goes on, the others end, and afterwards all are one cluster again."""
+"""Clusters that fall apart: one side goes on, the others end, and afterwards all are one cluster again.
+
+The ordinary run has one split; the others take minutes and run with `-m soak`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def ended(run: ClusterRun) -> list[Node]:
     return found
 
 
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize(
+    "name", ["n3 alone", *(pytest.param(name, marks=pytest.mark.soak) for name in list(SIDES)[1:])]
+)
 def test_one_side_of_a_split_goes_on(tmp_path: Path, hosts: Network, redis_host: Redis, name: str) -> None:
     """C14, C15: only the side with the arbiter's term goes on, and whoever was on another side comes back to it."""
     run = ClusterRun(tmp_path, redis_host.at, seed=7, network=hosts)
@@ -43,6 +48,7 @@ def test_one_side_of_a_split_goes_on(tmp_path: Path, hosts: Network, redis_host:
     assert stayed in sides
 
 
+@pytest.mark.soak
 def test_the_majority_of_five_goes_on(tmp_path: Path, hosts: Network, redis_host: Redis) -> None:
     """C14, C15: with five brokers, the three that reach each other go on."""
     run = ClusterRun(tmp_path, redis_host.at, seed=8, count=5, network=hosts)
@@ -53,6 +59,7 @@ def test_the_majority_of_five_goes_on(tmp_path: Path, hosts: Network, redis_host
     assert ended(run) == run.nodes[:2]
 
 
+@pytest.mark.soak
 def test_a_short_split_harms_nobody(tmp_path: Path, hosts: Network, redis_host: Redis) -> None:
     """Connections that stood still for less than the failure detector takes go on."""
     run = ClusterRun(tmp_path, redis_host.at, seed=9, network=hosts)
@@ -63,6 +70,7 @@ def test_a_short_split_harms_nobody(tmp_path: Path, hosts: Network, redis_host: 
     assert ended(run) == []
 
 
+@pytest.mark.soak
 def test_a_broker_that_can_only_listen_ends(tmp_path: Path, hosts: Network, redis_host: Redis) -> None:
     """One that the others don't hear, though it hears them, is given up, and comes back."""
     run = ClusterRun(tmp_path, redis_host.at, seed=10, network=hosts)
@@ -74,6 +82,7 @@ def test_a_broker_that_can_only_listen_ends(tmp_path: Path, hosts: Network, redi
     assert ended(run) == [silent]
 
 
+@pytest.mark.soak
 def test_a_broker_without_its_cable_waits_for_redis(tmp_path: Path, hosts: Network, redis_host: Redis) -> None:
     """It reaches neither the others nor the arbiter: it acknowledges nothing, and ends when it is back."""
     run = ClusterRun(tmp_path, redis_host.at, seed=11, network=hosts)

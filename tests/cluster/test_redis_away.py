@@ -31,6 +31,7 @@ def test_nothing_acknowledged_is_lost_when_redis_is_killed(tmp_path: Path, redis
     assert "marked DOWN" not in run.logs()
 
 
+@pytest.mark.soak
 def test_nobody_is_given_up_while_redis_is_away(tmp_path: Path, redis: Redis) -> None:
     """Without the arbiter's answer no broker may say that another is dead, though it is; with it they do."""
     run = ClusterRun(tmp_path, redis.at, seed=16)
@@ -53,6 +54,7 @@ def test_nobody_is_given_up_while_redis_is_away(tmp_path: Path, redis: Redis) ->
     run.check()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 def test_nothing_acknowledged_is_lost_when_redis_has_a_full_disk(tmp_path: Path, fsync: str) -> None:
     """Redis ends (``always``) or refuses writes (``everysec``): brokers acknowledge nothing, and recover with it."""

@@ -30,7 +30,7 @@ def test_a_broker_that_stalls_shortly_goes_on(tmp_path: Path, redis: Redis) -> N
     assert stalled.lives == 1
 
 
-@pytest.mark.parametrize("number", [0, 2], ids=["first-seed", "no-seed"])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.soak), 2], ids=["first-seed", "no-seed"])
 def test_a_broker_that_stalls_long_starts_again_as_a_new_member(tmp_path: Path, redis: Redis, number: int) -> None:
     """It sees that it was given up: it disconnects its clients (0x8B), and what the others did meanwhile stands."""
     run = ClusterRun(tmp_path, redis.at, seed=6)
