@@ -206,6 +206,23 @@ def test_a_failed_chunk_is_made_good() -> None:
     assert set(wire.routes) == {("a", None)}
 
 
+def test_chunks_that_fail_one_after_the_other_are_made_good() -> None:
+    """Routes are sent again when the last of them has failed, also if that takes longer than the pause."""
+    log = RouteLog()
+    wire = Wire(log)
+    wire.feed.pump()
+    log.update(1, [RouteChange("a")], [])
+    wire.feed.pump()
+    tokens = [wire.chunks.popleft()[1] for _ in range(2)]
+    for token in tokens:
+        token.fail(RuntimeError())
+        while wire.later:
+            wire.later.pop()()
+    wire.carry()
+
+    assert set(wire.routes) == {("a", None)}
+
+
 def test_versions_go_up() -> None:
     """A version that is not above the one before raises ValueError."""
     log = RouteLog()

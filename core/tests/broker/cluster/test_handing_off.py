@@ -9,8 +9,9 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 
 from core_harness.nodes import Nodes
+from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.ownership.handoff import MAX_AT_ONCE, STEP_LIMIT_S
-from kinmqtt.hooks.awaitables import resolve
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt.mqtt.packets import Connack, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
 from kinmqtt_spi import ALLOW, Decision, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -341,3 +342,15 @@ def test_a_node_that_does_not_answer_holds_up_only_the_sessions_that_go_to_it() 
     assert moved.of(Connack)[0].session_present
     assert len(leaving) > MAX_AT_ONCE
     assert [name for name in names if sessions.get(name) is None] == []
+
+
+def test_a_message_of_a_group_without_members_does_not_hold_up_a_session_that_is_merged() -> None:
+    """Nobody is looked for where no node knows the shared subscription."""
+    nodes = Nodes(2, shared=False)
+    moved: Any = nodes.backends[0].listener._moved  # type: ignore[attr-defined]
+    done: list[None] = []
+
+    run(moved._to_group(Publication.of(Message("t", b"x", 1)), "$share/g/t")).addCallback(done.append)
+    nodes.settle()
+
+    assert done == [None]

@@ -247,8 +247,9 @@ class RouteFeed:
     def failed(self) -> None:
         """Take the failure of a chunk: its receiver is gone, or has a defect."""
         self._outstanding -= 1
-        if not self._resync and not self._closed:
-            self._resync = True
+        self._resync = True
+        # Only then may all be sent again: see pump.
+        if not self._outstanding and not self._closed:
             self._pump_later()
 
 

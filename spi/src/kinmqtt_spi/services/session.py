@@ -254,7 +254,7 @@ class SessionStore(Store, ABC):
     def is_stored(self, client_id: str) -> Maybe[bool]:
         """Tell whether a client id has a stored session, whichever node owns it.
 
-        Where no node has a session, it has ended only if this says so. A store that nodes do not share is not asked.
+        Where no node has a session, it has ended only if this says so. A store that nodes do not share returns False.
         Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` while the store can't be reached.
         """
         return False

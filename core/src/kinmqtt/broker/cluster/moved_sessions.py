@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.cluster.rerouter import settled
 from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.turn.recovery import CommitFailed
@@ -99,11 +99,9 @@ class MovedSessions:
         if self._router.groups.has_members(key):
             self._router.deliver_to_group(key, publication)
             return
-        settled: Deferred[None] = Deferred()
         self._forwarder.wait_for_member(publication, key)
         ticket = ticket_of(publication)
-        ticket.when_settled(partial(settled.callback, None))
-        await settled
+        await settled(ticket)
         if ticket.failure is not None:
             raise CommitFailed(ticket.failure)
 

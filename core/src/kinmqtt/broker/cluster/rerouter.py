@@ -36,6 +36,16 @@ NOBODY_AFTER: Final = 4
 """After so many looks at all nodes, one soon after the other, what none of them has is nowhere."""
 
 
+def settled(ticket: Ticket) -> Deferred[None]:
+    """Return what fires when a ticket has all its answers: at once if none is missing."""
+    done: Deferred[None] = Deferred()
+    if ticket.pending:
+        ticket.when_settled(partial(done.callback, None))
+    else:
+        done.callback(None)
+    return done
+
+
 class Rerouter(Rerouting):
     """Finds another way for messages, which keep their tickets: their publishers wait."""
 
@@ -175,11 +185,9 @@ class Rerouter(Rerouting):
         found: bool | None = False
         for link in self._forwarder.links():
             ticket = Ticket()
-            settled: Deferred[None] = Deferred()
-            ticket.when_settled(partial(settled.callback, None))
             self._forwarder.send(link, Forwarded(publication, ticket, False, (), (client_id,), True, searching=True))
             self._runtime.turn.touch()
-            await settled
+            await settled(ticket)
             if ticket.failure is None and not ticket.is_elsewhere:
                 message.ticket.is_refused |= ticket.is_refused
                 return True
