@@ -253,7 +253,9 @@ class RoamingSubscriber(Roaming, SubscribingClient):
     """A subscriber that moves; it gets wills as well."""
 
     def connected(self, connack: Connack) -> None:
-        """Subscribe, the first time, and when the session has begun anew."""
+        """Subscribe until that is acknowledged, and again when the session has begun anew."""
         if not connack.session_present:
             self._taken.clear()
+            self.known = False
+        if not self.known:
             self.send(Subscribe(1, (SubscribeRequest("crash/#", 2), SubscribeRequest(f"{WILLS}/#", 2))))

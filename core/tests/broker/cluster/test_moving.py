@@ -12,7 +12,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from core_harness.batches import batch_of
 from core_harness.nodes import Nodes
 from kinmqtt.broker.turn.batch import RetryWrites
-from kinmqtt.mqtt.packets import Connack, DisconnectPacket, Puback, Publish, Pubrec
+from kinmqtt.mqtt.packets import Connack, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec
 from kinmqtt.testing.harness import HarnessClient
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -441,3 +441,25 @@ def test_a_session_that_moves_is_no_warning(is_announced: bool) -> None:
     ]
     assert (level, text[: len(expected[1])]) == expected
     assert broker.sessions.get("c") is None
+
+
+def test_a_will_that_waits_for_a_dead_node_holds_up_no_adoption() -> None:
+    """C3: the node has claimed the will's session before it died; it can't be adopted before it is adopted."""
+    nodes = Nodes(2)
+    here, there = nodes.brokers
+    there.connect("s", 5, expiry_s=60).subscribe("wills", qos=1)
+    mortal = here.connect("w", 5, expiry_s=60, will=ConnectWill("wills", b"gone", 1))
+    nodes.settle()
+    nodes.wires.cut.add((nodes.backends[0].me, nodes.backends[1].me))
+    mortal.drop()
+    nodes.settle()
+    there.connect("w", 5, expiry_s=60, clean_start=False)
+    nodes.settle()
+    nodes.kill(1)
+    nodes.advance(2)
+
+    assert sorted(here.broker.sessions.by_id) == ["s", "w"]
+    publisher = here.connect("p", 5)
+    publisher.publish("wills", b"1", qos=1)
+    nodes.settle()
+    assert len(publisher.of(Puback)) == 1

@@ -43,7 +43,7 @@ class Sessions:
         cluster: ClusterBackend,
     ) -> None:
         registry = Registry(runtime, router)
-        wills = Wills(runtime, publisher, due)
+        wills = Wills(runtime, registry, publisher, due)
         redistribution = Redistribution(runtime, router)
         removal = SubscriptionRemoval(runtime, router)
         reload = Reload(runtime, registry)

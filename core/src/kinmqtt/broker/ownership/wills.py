@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,6 +22,7 @@ from kinmqtt_spi.services.session import ClearWill
 from kinmqtt_spi.values import Client, Message, Will
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.ownership.registry import Registry
     from kinmqtt.broker.routing.due import DuePublisher
     from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
@@ -32,16 +34,28 @@ MAX_AWAITING_RETRY: Final = 10_000
 """The most wills of ended sessions that wait for a retry because a store fails; further ones are dropped."""
 
 
+@define(eq=False)
+class _Attempt:
+    """A persistent session whose will is not committed as published yet."""
+
+    session: Session
+    waiting: list[Deferred[None]] = field(factory=list)
+    """Those who wait until it is known whether the attempt under way succeeds."""
+
+
 class Wills:
     """Publishes wills."""
 
-    def __init__(self, runtime: Runtime, publisher: MessagePublisher, due: DuePublisher) -> None:
+    def __init__(
+        self, runtime: Runtime, registry: Registry, publisher: MessagePublisher, due: DuePublisher
+    ) -> None:
         self._runtime = runtime
+        self._registry = registry
         self._publisher = publisher
         self._due = due
         self._awaiting_retry = 0
-        self._unpublished: dict[str, list[Deferred[None]]] = {}
-        """Persistent sessions whose wills are not committed as published yet, with those who await the attempt."""
+        self._unpublished: dict[str, _Attempt] = {}
+        """By client id."""
 
     def publish(self, session: Session) -> None:
         """Publish the will of a session, in the background.
@@ -69,14 +83,19 @@ class Wills:
         run(work).addBoth(over)
 
     async def wait_for_attempt(self, client_id: str) -> None:
-        """Wait for the current attempt to publish a will. Raises :class:`CommitFailed` where a retry is needed."""
-        waiting = self._unpublished.get(client_id)
-        if waiting is not None:
-            over: Deferred[None] = Deferred()
-            waiting.append(over)
-            await over
-            if client_id in self._unpublished:
-                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
+        """Wait for the current attempt to publish a will. Raises :class:`CommitFailed` where a retry is needed.
+
+        Returns at once where another node has claimed the session since: its will is that node's to publish. What
+        this node has begun may itself wait until the session has an owner again.
+        """
+        attempt = self._unpublished.get(client_id)
+        if attempt is None or self._is_outdated(attempt.session):
+            return
+        over: Deferred[None] = Deferred()
+        attempt.waiting.append(over)
+        await over
+        if self._unpublished.get(client_id) is attempt:
+            raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
         """Return the message to publish, as plugins changed it; ``None`` if a plugin or an authorizer forbids it.
@@ -102,7 +121,7 @@ class Wills:
     async def _publish_persistent(self, session: Session, will: Will) -> None:
         """Publish the will of a session that continues; the session store holds it for retries."""
         client_id = session.client_id
-        self._unpublished[client_id] = []
+        attempt = self._unpublished[client_id] = _Attempt(session)
         try:
             await self._slice()
             message = await self.message_of(session.client, will)
@@ -111,12 +130,18 @@ class Wills:
                 self._runtime.turn.touch()
                 return
             again = False
-            while not await self._is_committed(message, session, again):
+            while not await self._is_committed(message, session, again) and not self._is_outdated(session):
                 again = True
-                self._notify(self._unpublished[client_id])
+                self._notify(attempt.waiting)
                 await pause(self._runtime.clock, RETRY_S)
         finally:
-            self._notify(self._unpublished.pop(client_id))
+            if self._unpublished.get(client_id) is attempt:
+                del self._unpublished[client_id]
+            self._notify(attempt.waiting)
+
+    def _is_outdated(self, session: Session) -> bool:
+        """Tell whether this node's copy of a session was dropped."""
+        return self._registry.get(session.client_id) is not session
 
     async def _publish_last(self, client: Client, will: Will) -> None:
         """Publish the will of a session that has ended; it stays in memory for retries, up to a limit."""
