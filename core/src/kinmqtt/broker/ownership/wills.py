@@ -46,9 +46,7 @@ class _Attempt:
 class Wills:
     """Publishes wills."""
 
-    def __init__(
-        self, runtime: Runtime, registry: Registry, publisher: MessagePublisher, due: DuePublisher
-    ) -> None:
+    def __init__(self, runtime: Runtime, registry: Registry, publisher: MessagePublisher, due: DuePublisher) -> None:
         self._runtime = runtime
         self._registry = registry
         self._publisher = publisher
