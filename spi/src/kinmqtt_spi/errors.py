@@ -49,6 +49,18 @@ class ServiceUnavailable(SpiError):
         self.reason = reason
 
 
+class SinkRefused(SpiError):
+    """A sink's target refuses this broker, or the sink's settings are wrong: an operator must act."""
+
+
+class NotCommitted(ServiceUnavailable):
+    """A message was not committed: publish it again. Subscribers without a queue may have it already."""
+
+
+class PublishRefused(SpiError):
+    """A full queue or outbox refused a message: publish it again later."""
+
+
 class NodeGone(ServiceUnavailable):
     """A node of the cluster is DOWN, REMOVED or no member: it answers nothing that was sent to it, now or later.
 

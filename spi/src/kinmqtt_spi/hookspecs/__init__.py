@@ -11,6 +11,7 @@ from typing import Final
 from kinmqtt_spi.hookspecs import (
     authentication,
     authorization,
+    bridge,
     cluster,
     event,
     limiter,
@@ -36,4 +37,5 @@ HOOKSPEC_MODULES: Final[tuple[ModuleType, ...]] = (
     cluster,
     metric,
     limiter,
+    bridge,
 )

@@ -15,5 +15,6 @@ FAMILIES: Final = (
     "cluster",
     "metric",
     "limiter",
+    "bridge",
 )
 """The families' names: those of the modules here, of their hooks' and of their contract suites'."""
