@@ -74,6 +74,7 @@ COMPILED = (
     "kinmqtt/broker/session/account_holder.py",
     "kinmqtt/broker/session/memory_queue.py",
     "kinmqtt/broker/session/overflow.py",
+    "kinmqtt/broker/session/overflow_action.py",
     "kinmqtt/broker/session/owner.py",
     "kinmqtt/broker/session/patterns.py",
     "kinmqtt/broker/session/queue.py",

@@ -92,9 +92,10 @@ class AccountHolder(Recipient):
             patterns = Patterns()
         return patterns.steps + patterns.added_by(subscription)
 
-    def count_queued(self, more_bytes: int) -> None:
-        """Add bytes to what is held for the client, or subtract them where ``more_bytes`` is negative."""
+    def count_queued(self, more_bytes: int, more_messages: int = 0) -> None:
+        """Add to what is held for the client, or subtract where a number is negative."""
         self.queued_bytes += more_bytes
+        self._runtime.queued.messages += more_messages
         self.account.queued_bytes += more_bytes
         self._runtime.queued.size_bytes += more_bytes
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from kinmqtt.broker import event_log as events
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.values import Message
-
-
-class OverflowAction(Enum):
-    """What is done with a new message when the queue is full."""
-
-    DROPPED = "dropped"
-    REFUSED = "refused"
-    """The publisher gets reason code 0x97 (quota exceeded)."""
-    QUEUE_DROPPING_OLDEST = "queued for oldest"
-    """The message is queued, and the oldest is dropped."""
-    QUEUE_DROPPING_SAME_TOPIC = "queued for topic"
-    """The message is queued, and an older one of its topic is dropped, or else the oldest."""
-
 
 # For speed: looking up an Enum member, or hashing it for a dict, calls a Python function.
 DROPPED: Final = OverflowAction.DROPPED

@@ -11,8 +11,7 @@ from typing import Final, final
 
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session import overflow
-from kinmqtt.broker.session.overflow import OverflowAction
+from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.values import Message
 
@@ -40,7 +39,7 @@ class SessionQueue(ABC):
 
     def overflow_action(self, publication: Publication) -> OverflowAction | None:
         """Return what is done with a new message; ``None`` if the queue is not full."""
-        return overflow.decide(self._runtime, self._session, publication, not self.count) if self.is_full else None
+        return self._session.overflow_action(publication, not self.count) if self.is_full else None
 
     def removed(self, size_bytes: int) -> None:
         """Uncount a message of this size that has left the queue."""
@@ -52,44 +51,27 @@ class SessionQueue(ABC):
         return ClosedQueue(self._runtime)
 
     def _set_size(self, count: int, size_bytes: int) -> None:
-        self._runtime.queued.messages += count - self.count
-        self._session.count_queued(size_bytes - self.size_bytes)
+        self._session.count_queued(size_bytes - self.size_bytes, count - self.count)
         self.count = count
         self.size_bytes = size_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether a message must be dropped before the next can be queued."""
-        limits = self._runtime.limits
-        return (
-            self.count >= limits.max_queued_messages
-            or self.size_bytes >= limits.max_queued_bytes
-            or self.total_is_full()
-        )
+        return self._session.queue_is_full(self.count, self.size_bytes)
 
     def total_is_full(self) -> bool:
         """Return whether the queues of all clients, or those of this user, have reached their limit."""
-        limits = self._runtime.limits
-        most = limits.max_all_queued_bytes
-        if self._runtime.queued.size_bytes >= most:
-            return True
-        # LimitSettings.share_of, inlined: this runs more than once for each queued message.
-        return self._session.account.queued_bytes >= most * limits.user_share
+        return self._session.total_is_full()
 
     def total_exceeds_limit(self) -> bool:
         """Return whether the queues of all clients, or those of this user, exceed their limit."""
-        limits = self._runtime.limits
-        most = limits.max_all_queued_bytes
-        if self._runtime.queued.size_bytes > most:
-            return True
-        return self._session.account.queued_bytes > most * limits.user_share
+        return self._session.total_exceeds_limit()
 
     @property
     def _exceeds_limits(self) -> bool:
         """Whether the queue exceeds a limit; the newest message stays, whatever its size."""
-        limits = self._runtime.limits
-        too_large = self.size_bytes > limits.max_queued_bytes or self.total_exceeds_limit()
-        return (too_large and self.count > 1) or self.count > limits.max_queued_messages
+        return self._session.queue_exceeds_limits(self.count, self.size_bytes)
 
     def _added(self, size_bytes: int) -> None:
         self._set_size(self.count + 1, self.size_bytes + size_bytes)
@@ -122,6 +104,11 @@ class ClosedQueue(SessionQueue):
 
     def pump(self) -> None:
         """See :meth:`SessionQueue.pump`."""
+
+    @property
+    def is_full(self) -> bool:
+        """See :meth:`SessionQueue.is_full`."""
+        return False
 
     def total_is_full(self) -> bool:
         """See :meth:`SessionQueue.total_is_full`."""

@@ -14,6 +14,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow
+from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.queue import ClosedQueue
 from kinmqtt.broker.session.receive_rights import may_receive
@@ -301,6 +302,10 @@ class Session(PacketSender):
         if self.connection is not None and self.can_send:
             self.connection.capacity_available()
         self.queue.pump()
+
+    def overflow_action(self, publication: Publication, is_empty: bool) -> OverflowAction | None:
+        """See :meth:`QueueOwner.overflow_action`: plugins or settings choose it."""
+        return overflow.decide(self._runtime, self, publication, is_empty)
 
     @property
     def sizes(self) -> QueueSizes:

@@ -17,7 +17,7 @@ from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow
-from kinmqtt.broker.session.overflow import OverflowAction
+from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt.broker.session.queue import RETRY_S, SessionQueue
 from kinmqtt.broker.session.receive_rights import may_receive
