@@ -73,6 +73,7 @@ COMPILED = (
     "kinmqtt/broker/services.py",
     "kinmqtt/broker/session/account_holder.py",
     "kinmqtt/broker/session/memory_queue.py",
+    "kinmqtt/broker/session/outbox_session.py",
     "kinmqtt/broker/session/overflow.py",
     "kinmqtt/broker/session/overflow_action.py",
     "kinmqtt/broker/session/owner.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -24,6 +24,7 @@ from kinmqtt.broker.housekeeping import Chore, Housekeeping
 from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.outboxes.table import Outboxes
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.retained_sync.sync import RetainedSync
@@ -46,6 +47,7 @@ from kinmqtt.hooks.messages import check_message
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
+from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import DeliveryResult, Health
 from kinmqtt_spi.values import Client, Decision, Maybe, Message
 
@@ -98,6 +100,7 @@ class Broker:
             self.sessions,
             self.traffic,
         )
+        self.outboxes = Outboxes(self.services, assembly.metrics)
         self.calls = Calls(self.runtime, self.forwarder, self.sessions, self.publisher)
         figures = NodeFigures(self.services, self.publish)
         retained_sync = RetainedSync(self.runtime, self.retained, assembly.cluster)
@@ -112,6 +115,7 @@ class Broker:
             self.sampler,
             nodes,
             figures,
+            self.outboxes,
             self.publish,
             version,
         )
@@ -259,6 +263,10 @@ class Broker:
     def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """Deliver a message to one session, whatever its subscriptions."""
         return self.calls.deliver(client_id, message)
+
+    def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
+        """Returns a new outbox of a plugin."""
+        return self.outboxes.declare(plugin, name, settings, filters)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client may do something."""

@@ -61,7 +61,7 @@ def _register_cluster_gauges(metrics: MetricRegistry, services: Services, nodes:
 def _register_session_gauges(metrics: MetricRegistry, services: Services) -> None:
     sessions, runtime = services.sessions, services.runtime
     stores = runtime.stores
-    metrics.gauge("clients.total", "clients", lambda: len(sessions.by_id))
+    metrics.gauge("clients.total", "clients", lambda: sessions.clients)
     metrics.gauge("subscriptions.count", "subscriptions", services.router.index.count)
     totals = runtime.accounts.all
     metrics.gauge("subscriptions.size", "bytes", lambda: totals.subscription_bytes)

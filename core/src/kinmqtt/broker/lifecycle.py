@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.cluster.listener import Nodes
     from kinmqtt.broker.connection.listener import Listener
     from kinmqtt.broker.housekeeping import Housekeeping
+    from kinmqtt.broker.outboxes.table import Outboxes
     from kinmqtt.broker.sampling import Sampler
     from kinmqtt.broker.services import Services
     from kinmqtt.settings import LimitSettings
@@ -58,6 +59,7 @@ class Lifecycle:
         sampler: Sampler,
         nodes: Nodes,
         figures: NodeFigures,
+        outboxes: Outboxes,
         publish: Callable[[Message], None],
         version: str,
     ) -> None:
@@ -71,6 +73,7 @@ class Lifecycle:
         self._sampler = sampler
         self._nodes = nodes
         self._figures = figures
+        self._outboxes = outboxes
         self._publish = publish
         self._version = version
         self._started: list[PluginContext] = []
@@ -105,6 +108,7 @@ class Lifecycle:
             await resolve(cluster.up())
             await self._nodes.retained_sync.join()
             await self._nodes.succession.settled()
+            await self._outboxes.open()
         except BaseException:
             if in_cluster:
                 self._nodes.retained_sync.stop()

@@ -28,7 +28,7 @@ def own_topics(services: Services, version: str) -> list[SysTopic]:
     dropped: Callable[[], int] = lambda: sum(c.value for c in statistics.dropped.values())  # noqa: E731
     numbers: dict[str, Callable[[], int]] = {
         "$SYS/client/connected": lambda: sessions.connected,
-        "$SYS/client/disconnected": lambda: len(sessions.by_id) - sessions.connected,
+        "$SYS/client/disconnected": lambda: sessions.clients - sessions.connected,
         "$SYS/retain/count": stores.retain.count,
         "$SYS/sent/count": _value(statistics.messages_sent),
         "$SYS/sent/bytes": _value(statistics.bytes_sent),
@@ -37,8 +37,8 @@ def own_topics(services: Services, version: str) -> list[SysTopic]:
         "$SYS/inflight/count": inflight,
         "$SYS/queued/count": queued,
         "$SYS/broker/clients/connected": lambda: sessions.connected,
-        "$SYS/broker/clients/disconnected": lambda: len(sessions.by_id) - sessions.connected,
-        "$SYS/broker/clients/total": lambda: len(sessions.by_id),
+        "$SYS/broker/clients/disconnected": lambda: sessions.clients - sessions.connected,
+        "$SYS/broker/clients/total": lambda: sessions.clients,
         "$SYS/broker/clients/expired": _value(statistics.sessions_expired),
         "$SYS/broker/bytes/received": _value(statistics.bytes_received),
         "$SYS/broker/bytes/sent": _value(statistics.bytes_sent),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +11,7 @@ from kinmqtt_spi.metrics import Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
@@ -54,6 +55,9 @@ class BrokerApi(Protocol):
 
         ``fenced``: a client id, and what is called in the place of ``done`` if that client's session has moved.
         """
+
+    def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
+        """Return a new outbox of a plugin."""
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client is allowed to do something."""
@@ -193,6 +197,10 @@ class PluginContext(Context):
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.persisted`."""
         return self._assembled.persisted_values(self.name)
+
+    def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.outbox`."""
+        return self._assembled.outbox(self.name, name, settings, filters)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""

@@ -295,9 +295,12 @@ class Nodes:
             self.add()
 
     def add(self, **more: Any) -> BrokerHarness:
-        """Start one more broker; ``more`` goes to its harness, beside what all brokers have."""
+        """Start one more broker; ``more`` goes to its harness, beside what all brokers have.
+
+        It may have the ``name`` of one that was killed.
+        """
         number = len(self.brokers) + 1
-        node = NodeIdentity(f"n{number}", number)
+        node = NodeIdentity(more.pop("name", f"n{number}"), number)
         backend = Wired(self.wires)
         plugins: dict[str, Any] = {**self._plugins, **more.pop("plugins", {}), "wired": backend}
         if self._shared:

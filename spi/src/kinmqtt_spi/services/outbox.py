@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -61,6 +61,9 @@ class OutboxSettings:
         30.0, help="how long publishers are not read from before they are refused", unit="s", minimum=0.1
     )
     qos_0: AtMostOnce = setting(AtMostOnce.PASS, help="what is done with messages of QoS 0")
+
+
+DEFAULT_OUTBOX: Final = OutboxSettings()
 
 
 class OutboxEntry(NamedTuple):

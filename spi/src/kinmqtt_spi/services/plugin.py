@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -13,6 +13,7 @@ from attrs import field, frozen
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -219,6 +220,16 @@ class Context(ABC):
 
         Where nodes share a retain store, those of other nodes that are alive are left out, and those of nodes that
         are gone become this node's. The hook ``values_adopted`` brings what is left behind later.
+        """
+
+    @abstractmethod
+    def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
+        """Return a new outbox of this plugin: messages that match ``filters``, committed before PUBACK.
+
+        Available from ``start`` on. The outbox opens when the broker has restored its sessions, before a listener
+        opens, and its consumer is called from then on; until then ``put`` answers REFUSED. Messages of an earlier
+        process are there if ``name`` is the same; letters, digits, ``-``, ``_`` and ``.`` make a name. Raises
+        ``ValueError`` for an invalid name or filter, and for a name that is in use.
         """
 
     @abstractmethod

@@ -119,7 +119,7 @@ class MovedSessions:
 
     def dropped(self, session: Session) -> None:
         """Send messages after a session that has a newer owner, for a while."""
-        if not session.persistent or not self.had_peers:
+        if not session.persistent or not self.had_peers or session.is_outbox:
             return
         client_id = session.client_id
         groups = self._router.groups

@@ -50,7 +50,7 @@ CACHED_TOPICS: Final = 8192
 
 _PLAIN_RUN: Final = (PLAIN, PLAIN | V5_PACKETS)
 _NOBODY: Final[frozenset[str]] = frozenset()
-_NO_GROUPS: Final = Audience(frozenset())
+_NO_GROUPS: Final = Audience(frozenset(), None, True)
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
 
@@ -215,7 +215,8 @@ class Receiver:
             raise MalformedBatch("a packet without a topic")
         publication = Publication(publish, version, head.publisher, received_at, self._runtime.message_ids)
         publication.use_number(head.uid, head.counter + position)
-        publication.audience = Audience(frozenset(head.groups)) if head.groups else _NO_GROUPS
+        groups = head.groups
+        publication.audience = Audience(frozenset(groups), None, True) if groups else _NO_GROUPS
         return publication
 
     def _route(self, publication: Publication, head: RunHead) -> Maybe[Routed]:

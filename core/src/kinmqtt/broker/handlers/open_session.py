@@ -17,6 +17,7 @@ from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
 from kinmqtt.broker.ownership.locating import FetchFailed
 from kinmqtt.broker.ownership.opening import Opening
+from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.dispatch import FailedClosed, HookVerdict
@@ -123,6 +124,10 @@ def _check_characters(limits: LimitSettings, client_id: str, username: str | Non
     problem = limits.problem_with_characters(client_id)
     if problem is not None:
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {problem}")
+    if client_id.startswith(PREFIX):
+        raise Refused(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {PREFIX} is what those of outboxes begin with"
+        )
     problem = None if username is None else limits.problem_with_characters(username)
     if problem is not None:
         raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, f"the user name: {problem}")

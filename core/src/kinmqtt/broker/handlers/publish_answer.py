@@ -126,7 +126,17 @@ class PublishAnswer(HeldAcknowledgement):
             if self._is_current:
                 self.connection.withhold_acknowledgement(ticket.failure)
             return
+        if ticket.is_withheld and self.connection.version != V5:
+            self._withhold()
+            return
         self._routed_later(Routed.REFUSED if ticket.is_refused else self.routed)
+
+    def _withhold(self) -> None:
+        """Disconnect a client of MQTT 3, which can't be told that its message is refused; it sends it again."""
+        if self.packet.qos == 2:
+            self._forget_identifier()
+        if self._is_current:
+            self.connection.fail(ReasonCode.QUOTA_EXCEEDED, "an outbox is full and refuses its message")
 
     def _routed_later(self, routed: Routed) -> None:
         packet = self.packet
@@ -185,16 +195,22 @@ class PublishAnswer(HeldAcknowledgement):
         if connection.version != V5:
             self._acknowledge(_SUCCESS)
             return
-        session = self.session
         packet_type = _PUBACK if packet.qos == 1 else _PUBREC
         reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-        if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
-            session.incoming.forget(packet.packet_id)
-            if session.persistent:
-                connection.runtime.turn.batch.queue.append(
-                    queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
-                )
+        if packet.qos == 2:
+            self._forget_identifier()
         connection.acknowledge(self._refusal(packet_type, reason, text), True)
+
+    def _forget_identifier(self) -> None:
+        """Forget the identifier of a refused QoS 2 message: the client may use it for a new one."""
+        session = self.session
+        packet_id = self.packet.packet_id
+        if packet_id in session.incoming.packet_ids:
+            session.incoming.forget(packet_id)
+            if session.persistent:
+                runtime = self.connection.runtime
+                runtime.turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet_id))
+                runtime.turn.touch()
 
     def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
         """Returns an acknowledgement, with a reason string if the client wants it and it fits (MQTT-3.4.2-2)."""

@@ -141,11 +141,19 @@ class Publication:
 
     def serve_only(self, groups: frozenset[tuple[str, str]]) -> None:
         """Note that other nodes have it already, and which shared subscriptions are served on this one."""
-        self.audience = Audience(groups, None if self.audience is None else self.audience.without)
+        before = self.audience
+        if before is None:
+            self.audience = Audience(groups)
+        else:
+            self.audience = Audience(groups, before.without, before.is_forwarded)
 
     def leave_out(self, client_ids: frozenset[str]) -> None:
         """Note the clients whose sessions have it already."""
-        self.audience = Audience(None if self.audience is None else self.audience.groups, client_ids)
+        before = self.audience
+        if before is None:
+            self.audience = Audience(None, client_ids)
+        else:
+            self.audience = Audience(before.groups, client_ids, before.is_forwarded)
 
     @property
     def message(self) -> Message:

@@ -27,17 +27,28 @@ class Ticket:
     Nodes that are gone are settled too, so each ticket ends, and lets go of all that it refers to.
     """
 
-    __slots__ = ("_calls", "failure", "is_elsewhere", "is_refused", "is_slow", "owner", "pending")
+    __slots__ = (
+        "_calls",
+        "failure",
+        "is_elsewhere",
+        "is_refused",
+        "is_slow",
+        "is_withheld",
+        "owner",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self.pending = 0
         """The number of answers that are missing."""
         self.is_refused = False
         """Whether a queue was full and refused the message."""
+        self.is_withheld = False
+        """Whether an outbox refused it: it must not be acknowledged, not even to a client of MQTT 3."""
         self.is_elsewhere = False
         """Whether a node was asked for a session that it does not have."""
         self.is_slow = False
-        """Whether a node's link has no credit: the publisher should send no more until the node has answered."""
+        """Whether a node's link has no credit, or an outbox is full: the publisher should send no more until then."""
         self.failure: ReasonCode | None = None
         """Why a node could not commit the message: it must not be acknowledged."""
         self.owner: TicketOwner | None = None

@@ -164,7 +164,7 @@ class Claims:
         self.reuse.check_claimed(claim.session, opening.claimant)
         self._capacity.check_memory(opening, is_stored)
         self._capacity.check(opening, is_stored, self._registry.get(client_id))
-        session = await self._present(client_id, claim)
+        session = await self.present(client_id, claim)
         expired = _has_expired(claim.session, self._runtime.clock.now())
         # DISCONNECT, or a CONNECT with an expiry of 0, has ended it; others may not have received its messages yet.
         ended = session is not None and session.expiry_s == 0
@@ -211,7 +211,7 @@ class Claims:
             return claim.previous_owner
         return self._registry.node_of(claim.home_uid)
 
-    async def _present(self, client_id: str, claim: Claim) -> Session | None:
+    async def present(self, client_id: str, claim: Claim) -> Session | None:
         """Return the session that a claim has found, in the state of the stores; ``None`` if there is none."""
         session = self._registry.get(client_id)
         if session is not None and session.persistent and claim.epoch > session.epoch:

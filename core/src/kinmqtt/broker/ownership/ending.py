@@ -120,6 +120,8 @@ class Ending:
         batch.tied |= {purge, discard}
 
     def _notify(self, session: Session, expired: bool) -> None:
+        if session.is_outbox:
+            return
         hooks = self._runtime.hooks
         notice: Any = hooks.session_expired if expired else hooks.session_discarded
         if notice.active:

@@ -6,12 +6,13 @@ its client id. The other modules of this package use the registry, and the regis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
 from kinmqtt.broker.locks import ClientIdLocks
+from kinmqtt.broker.session.outbox_session import PREFIX, OutboxSession
 from kinmqtt.broker.session.session import Session
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.queue import QueueState
@@ -47,6 +48,9 @@ class Registry:
         self.connected = 0
         """The number of sessions that have a connection."""
         self.locks = ClientIdLocks()
+        self.outboxes: dict[str, OutboxSession] = {}
+        """Those of the sessions that are outboxes, by client id."""
+        self._outbox_added: Callable[[OutboxSession], object] = lambda session: None
 
     def get(self, client_id: str) -> Session | None:
         """Return the session of a client id."""
@@ -114,8 +118,38 @@ class Registry:
         if self._runtime.hooks.session_resumed.active:
             self._runtime.hooks.session_resumed(client)
 
+    def when_outbox_added(self, call: Callable[[OutboxSession], object]) -> None:
+        """Call ``call`` with each outbox that is restored, adopted or created."""
+        self._outbox_added = call
+
+    def create_outbox(self, client_id: str, epoch: int) -> OutboxSession:
+        """Begin the session of an outbox; it is written to the session store with this turn's batch."""
+        session = OutboxSession(self._runtime, client_id, epoch)
+        self.write(OpenSession(epoch, _stored(session)))
+        self._add_outbox(session)
+        return session
+
+    def _add_outbox(self, session: OutboxSession) -> None:
+        self.by_id[session.client_id] = session
+        self.outboxes[session.client_id] = session
+        self._outbox_added(session)
+
+    def _adopt_outbox(self, claim: Claim, client_id: str, state: QueueState) -> OutboxSession:
+        """Make a stored outbox one of this node's. Who consumes it sets its subscriptions anew."""
+        session = OutboxSession(self._runtime, client_id, claim.epoch)
+        session.restore(state)
+        self._add_outbox(session)
+        return session
+
+    @property
+    def clients(self) -> int:
+        """The number of sessions that are clients'."""
+        return len(self.by_id) - len(self.outboxes)
+
     def adopt(self, claim: Claim, stored: StoredSession, state: QueueState) -> Session:
         """Make a stored session one of this node's, with the ``state`` of its queue."""
+        if stored.client_id.startswith(PREFIX):
+            return self._adopt_outbox(claim, stored.client_id, state)
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
         session = Session(self._runtime, client, claim.epoch, stored.expiry_s, persistent=True)
         session.will = stored.will
@@ -174,16 +208,20 @@ class Registry:
     def withdraw(self, session: Session) -> None:
         """Remove a session that is ending, so that nothing is routed to it any more."""
         del self.by_id[session.client_id]
+        self.outboxes.pop(session.client_id, None)
         self._router.withdraw(session)
 
     def reinstate(self, session: Session) -> None:
         """Undo :meth:`withdraw`: the end of the session was not committed."""
         self.by_id[session.client_id] = session
+        if isinstance(session, OutboxSession):
+            self.outboxes[session.client_id] = session
         self._router.reinstate(session)
 
     def drop_copy(self, session: Session) -> None:
         """Drop this node's copy of a session that has a newer owner; the stores are not changed."""
         del self.by_id[session.client_id]
+        self.outboxes.pop(session.client_id, None)
         for subscription in session.subscriptions.values():
             # Not in slices: a claim that reads the stored session adds its subscriptions again in the same turn.
             self._router.unsubscribe(session.client_id, subscription)

@@ -13,6 +13,7 @@ from kinmqtt.broker.ownership.failed_writes import FailedWrites
 from kinmqtt.broker.ownership.handoff import HandOffs
 from kinmqtt.broker.ownership.leaving import Leaving
 from kinmqtt.broker.ownership.locating import USER, Locating
+from kinmqtt.broker.ownership.outboxes import OutboxSessions
 from kinmqtt.broker.ownership.recovery import SessionRecovery
 from kinmqtt.broker.ownership.redistribution import Redistribution
 from kinmqtt.broker.ownership.registry import Registry
@@ -58,6 +59,7 @@ class Sessions:
         failed_writes = FailedWrites(runtime, registry, router, removal, reload)
         self._registry = registry
         self._claims = claims
+        self.outboxes = OutboxSessions(runtime, registry, claims, ending)
         self.by_id = registry.by_id
         self.get = registry.get
         self.settled = registry.settled
@@ -88,6 +90,11 @@ class Sessions:
     def newest_arrival(self) -> int:
         """The version of the routes with which other nodes know of the last session that came from a store."""
         return self._registry.newest_arrival
+
+    @property
+    def clients(self) -> int:
+        """The number of sessions that are clients'."""
+        return self._registry.clients
 
     @property
     def connected(self) -> int:

@@ -67,6 +67,8 @@ def _intercepted(runtime: Runtime, target: Target, publication: Publication, per
     """Return the message as the hooks on deliveries changed it for one client; ``None`` if they drop it."""
     hooks = runtime.hooks
     session = target.session
+    if session.is_outbox:
+        return publication
     topic = publication.publish.topic
     if not permitted and hooks.authorize_receive.active:
         if not may_receive(runtime, session, publication.stored):

@@ -23,6 +23,7 @@ from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
+from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.turn.batch import Batch
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.reasons import ReasonCode
@@ -80,6 +81,8 @@ class Router:
         else:
             key = (subscription.share_group, subscription.filter)
             self.groups.join(key, Subscriber(client_id, subscription), self._shared.is_connected(client_id))
+        if client_id.startswith(PREFIX):
+            return new  # Its messages never come from other nodes.
         self.announcer.subscribed(subscription.filter, subscription.share_group, subscription.qos, new)
         if subscription.share_group is not None:
             self.groups.announce_weight((subscription.share_group, subscription.filter))
@@ -93,7 +96,8 @@ class Router:
                 self.fanouts.unsubscribed(client_id, subscription.filter)
             else:
                 self.groups.leave((group, subscription.filter), client_id)
-            self.announcer.unsubscribed(subscription.filter, group)
+            if not client_id.startswith(PREFIX):
+                self.announcer.unsubscribed(subscription.filter, group)
 
     def node_of(self, uid: int) -> NodeIdentity | None:
         """Return another node by its uid; ``None`` for an unknown one."""

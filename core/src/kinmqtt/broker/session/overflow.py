@@ -50,6 +50,7 @@ def drop(runtime: Runtime, session: QueueOwner, message: Message) -> None:
     """Drop a message because the queue is full; all drops of a client in one turn share one event."""
     client_id = session.client_id
     runtime.drop(client_id, message, "queue_full")
+    session.message_dropped()
     drops = runtime.turn.batch.drops
     event_data = drops.get(client_id)
     if event_data is not None:

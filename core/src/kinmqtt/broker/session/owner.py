@@ -45,6 +45,11 @@ class QueueOwner(AccountHolder):
         """The numbers of queued and inflight messages."""
         raise NotImplementedError
 
+    @property
+    def is_outbox(self) -> bool:
+        """Whether a program of the broker gets the messages, for which no rules and hooks on deliveries hold."""
+        return False
+
     # The bounds of its queue
 
     def queue_is_full(self, count: int, size_bytes: int) -> bool:
@@ -74,6 +79,9 @@ class QueueOwner(AccountHolder):
         if self._runtime.queued.size_bytes > most:
             return True
         return self.account.queued_bytes > most * limits.user_share
+
+    def message_dropped(self) -> None:
+        """A message was dropped because the queue is full."""
 
     def overflow_action(self, publication: Publication, is_empty: bool) -> OverflowAction | None:
         """Choose the action for a new message when the queue is full; ``None`` to queue it all the same.

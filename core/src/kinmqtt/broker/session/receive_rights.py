@@ -53,6 +53,8 @@ def is_allowed(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
 
 def known_right(session: QueueOwner, topic: str) -> bool | None:
     """Return the cached right of a session to receive a topic; ``None`` if there is none."""
+    if session.is_outbox:
+        return True
     rights = session.receive_rights
     return None if rights is None else rights.get(topic)
 

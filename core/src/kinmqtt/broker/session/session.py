@@ -14,8 +14,8 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow
-from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.memory_queue import MemoryQueue
+from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.queue import ClosedQueue
 from kinmqtt.broker.session.receive_rights import may_receive
 from kinmqtt.broker.session.sender import PacketSender

@@ -160,6 +160,10 @@ class Turn:
                 self._slices.begin()
             self._call_soon(self.end)
 
+    def soon(self, call: Callable[[], object]) -> None:
+        """Make a call in the next reactor turn, before new input is read."""
+        self._call_soon(call)
+
     def packets_for(self, outbox: Outbox) -> list[bytes]:
         """Returns an outbox's packet list, to which the caller must append.
 

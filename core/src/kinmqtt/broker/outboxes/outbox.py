@@ -1,0 +1,219 @@
+"""One outbox, as a plugin uses it: over its own session, and over those that nodes which are gone have left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.message.names import check_made_message
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.hooks.awaitables import run
+from kinmqtt.mqtt.errors import RemoteError
+from kinmqtt.mqtt.topics import split_shared
+from kinmqtt_spi.services.outbox import (
+    Accepted,
+    EntryHandler,
+    Outbox,
+    OutboxEntry,
+    OutboxFigures,
+    OutboxSettings,
+)
+from kinmqtt_spi.values import Maybe, Message, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.message.delivery import Delivery
+    from kinmqtt.broker.services import Services
+    from kinmqtt.broker.session.outbox_session import OutboxSession
+    from kinmqtt_spi.services.metric import Counter
+
+log = Logger("kinmqtt.outboxes")
+
+
+class SessionOutbox(Outbox):
+    """See :class:`~kinmqtt_spi.services.outbox.Outbox`."""
+
+    def __init__(
+        self,
+        services: Services,
+        name: str,
+        client_id: str,
+        settings: OutboxSettings,
+        filters: Sequence[str],
+        dropped: Callable[[str], Counter],
+        discarded: Callable[[], object],
+    ) -> None:
+        """``dropped`` returns the counter of a reason; ``discarded`` is called when the outbox is deleted."""
+        self.name = name
+        self.client_id = client_id
+        self.settings = settings
+        self._services = services
+        self._runtime = services.runtime
+        self._dropped = dropped
+        self._discarded = discarded
+        self._filters = _checked(self._runtime.limits, filters)
+        self._own: OutboxSession | None = None
+        self._left: list[OutboxSession] = []
+        """The outboxes of nodes that are gone; they are drained, and then deleted."""
+        self._handler: EntryHandler | None = None
+        self._handed_out: dict[int, tuple[OutboxSession, int]] = {}
+        """By the number of an entry: its session, and its number there."""
+        self._number = 0
+
+    # Its sessions
+
+    def bind(self, session: OutboxSession) -> None:
+        """Use a session from now on: its own, or one that another node has left."""
+        session.configure(self.settings, self._count_dropped, partial(self._ended, session))
+        if session.client_id == self.client_id:
+            self._own = session
+            self._subscribe(session)
+        elif session not in self._left:
+            self._left.append(session)
+        if self._handler is not None:
+            session.consume(partial(self._arrived, session))
+        self._look_at_left()
+
+    def _ended(self, session: OutboxSession) -> None:
+        """Forget a session that is deleted, or has another owner now."""
+        if session is self._own:
+            self._own = None
+        elif session in self._left:
+            self._left.remove(session)
+        self._handed_out = {number: place for number, place in self._handed_out.items() if place[0] is not session}
+
+    def _subscribe(self, session: OutboxSession) -> None:
+        wanted = {filter: Subscription(filter, 2, retain_as_published=True) for filter in self._filters}
+        router = self._services.router
+        for full_filter in list(session.subscriptions):
+            if full_filter not in wanted:
+                removed = session.remove_subscription(full_filter)
+                if removed is not None:
+                    router.unsubscribe(session.client_id, removed)
+        for filter, subscription in wanted.items():
+            if filter not in session.subscriptions:
+                router.subscribe(session.client_id, subscription)
+                session.add_subscription(subscription)
+
+    def _count_dropped(self, why: str) -> None:
+        self._dropped(why).value += 1
+
+    # For the plugin
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        """See :meth:`Outbox.subscribe`."""
+        self._filters = _checked(self._runtime.limits, filters)
+        if self._own is not None:
+            self._subscribe(self._own)
+
+    def put(self, message: Message) -> Accepted:
+        """See :meth:`Outbox.put`."""
+        runtime = self._runtime
+        check_made_message(runtime.limits, message)
+        session = self._own
+        if session is None:
+            return Accepted.REFUSED
+        runtime.turn.touch()
+        publication = Publication.of(self._services.publisher.completed(message))
+        if publication.has_expired(runtime.clock.now()):
+            return Accepted.DROPPED
+        before = (session.sequence, session.passed)
+        if not message.qos:
+            session.deliver_particular(publication, message.retain, ())
+        elif not session.deliver(publication, message.qos, message.retain):
+            return Accepted.REFUSED
+        return Accepted.DROPPED if (session.sequence, session.passed) == before else Accepted.ACCEPTED
+
+    def consume(self, handler: EntryHandler) -> None:
+        """See :meth:`Outbox.consume`."""
+        if self._handler is not None:
+            raise RuntimeError(f"outbox {self.name!r} has a consumer already")
+        self._handler = handler
+        for session in self._sessions:
+            session.consume(partial(self._arrived, session))
+
+    def acknowledge(self, numbers: Sequence[int]) -> None:
+        """See :meth:`Outbox.acknowledge`."""
+        self._runtime.turn.touch()
+        for number in numbers:
+            place = self._handed_out.pop(number, None)
+            if place is not None:
+                session, own_number = place
+                session.acknowledge(own_number)
+        self._look_at_left()
+
+    def figures(self) -> OutboxFigures:
+        """See :meth:`Outbox.figures`."""
+        sessions = self._sessions
+        times = [each.oldest_at for each in sessions]
+        return OutboxFigures(
+            sum(each.queue.count for each in sessions),
+            sum(each.queue.size_bytes for each in sessions),
+            sum(len(each.outgoing) for each in sessions),
+            min((at for at in times if at is not None), default=None),
+            0.0 if self._own is None else self._own.fullness,
+        )
+
+    def discard(self) -> Maybe[None]:
+        """See :meth:`Outbox.discard`."""
+        self._discarded()
+        return run(self._discard())
+
+    async def _discard(self) -> None:
+        for session in list(self._sessions):
+            await self._services.sessions.outboxes.discard(session)
+
+    @property
+    def paused(self) -> int:
+        """The number of messages whose publishers wait."""
+        return 0 if self._own is None else self._own.paused
+
+    @property
+    def _sessions(self) -> list[OutboxSession]:
+        return self._left if self._own is None else [self._own, *self._left]
+
+    def _arrived(self, session: OutboxSession, deliveries: Sequence[Delivery]) -> None:
+        handler = self._handler
+        if handler is None:
+            return
+        entries = []
+        for delivery in deliveries:
+            self._number += 1
+            self._handed_out[self._number] = (session, delivery.sequence)
+            entries.append(OutboxEntry(self._number, delivery.publication.stored, delivery.sent))
+            delivery.sent = True
+        try:
+            handler(entries)
+        except Exception:
+            log.failure(
+                "the consumer of outbox {name!r} failed; its entries come again after a restart", name=self.name
+            )
+
+    def _look_at_left(self) -> None:
+        """Delete the outboxes of nodes that are gone, once they are drained."""
+        for session in [each for each in self._left if each.is_drained]:
+            self._left.remove(session)
+            run(self._end(session)).addErrback(
+                lambda failure: log.failure("an outbox of a node that is gone could not be deleted", failure)
+            )
+
+    async def _end(self, session: OutboxSession) -> None:
+        if await self._services.sessions.outboxes.discard(session):
+            log.info("outbox {client_id!r} of a node that is gone is drained", client_id=session.client_id)
+
+
+def _checked(limits: Any, filters: Sequence[str]) -> tuple[str, ...]:
+    """Return filters without repetitions; raises ``ValueError`` for an invalid or shared one."""
+    for filter in filters:
+        try:
+            group, _ = split_shared(filter)
+        except RemoteError as error:
+            raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
+        if group is not None:
+            raise ValueError(f"{filter!r} is a shared subscription, which an outbox can't have")
+        problem = limits.problem_with(filter)
+        if problem is not None:
+            raise ValueError(f"the filter {filter!r}: {problem}")
+    return tuple(dict.fromkeys(filters))

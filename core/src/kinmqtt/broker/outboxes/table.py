@@ -1,0 +1,130 @@
+"""The table of a broker's outboxes: opens their sessions, and gives them those that other nodes have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.outboxes.outbox import SessionOutbox
+from kinmqtt.broker.session.outbox_session import PREFIX
+from kinmqtt.broker.session.queue import RETRY_S
+from kinmqtt.broker.turn.recovery import CommitFailed
+from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.metrics import PLUGIN
+from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.services import Services
+    from kinmqtt.broker.session.outbox_session import OutboxSession
+    from kinmqtt_spi.metrics import MetricRegistry
+    from kinmqtt_spi.services.metric import Counter
+
+log = Logger("kinmqtt.outboxes")
+
+NAME: Final = "an outbox's name has letters, digits, -, _ and . only, and is not empty"
+
+
+def client_id_of(node: str, plugin: str, name: str) -> str:
+    """Return the client id of an outbox's session."""
+    return f"{PREFIX}{node}/{plugin}/{name}"
+
+
+def owner_of(client_id: str) -> tuple[str, str, str]:
+    """Return node, plugin and name of an outbox; only of a client id that begins as those of outboxes do."""
+    node, plugin, name = client_id.removeprefix(PREFIX).rsplit("/", 2)
+    return node, plugin, name
+
+
+class Outboxes:
+    """The outboxes that plugins have declared, by plugin and name."""
+
+    def __init__(self, services: Services, metrics: MetricRegistry) -> None:
+        self._services = services
+        self._node = services.runtime.node.name
+        self._metrics = metrics
+        self._declared: dict[tuple[str, str], SessionOutbox] = {}
+        self._is_open = False
+        services.sessions.outboxes.when_added(self._added)
+
+    def declare(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
+        """Make an outbox. It opens when the sessions are restored, before any client is served.
+
+        Raises ``ValueError`` for an invalid name or filter, and where the plugin has an outbox of that name.
+        """
+        key = (plugin, name)
+        if not name or not all(each.isalnum() or each in "-_." for each in name):
+            raise ValueError(f"{name!r}: {NAME}")
+        if key in self._declared:
+            raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
+        outbox = SessionOutbox(
+            self._services,
+            name,
+            client_id_of(self._node, plugin, name),
+            settings,
+            filters,
+            partial(self._dropped, plugin, name),
+            partial(self._declared.pop, key, None),
+        )
+        self._declared[key] = outbox
+        self._measure(plugin, name, outbox)
+        if self._is_open:
+            run(self._open_until_done(outbox)).addErrback(
+                lambda failure: log.failure("outbox {name!r} could not be opened", failure, name=name)
+            )
+        return outbox
+
+    async def open(self) -> None:
+        """Open all that are declared so far, with what other nodes have left for them."""
+        self._is_open = True
+        for outbox in list(self._declared.values()):
+            await self._open_until_done(outbox)
+        for session in self._services.sessions.outboxes.all:
+            if not self._added(session):
+                log.warn(
+                    "outbox {client_id!r} has {count} messages, and no plugin consumes it; they are kept",
+                    client_id=session.client_id,
+                    count=session.queue.count + len(session.outgoing),
+                )
+
+    async def _open_until_done(self, outbox: SessionOutbox) -> None:
+        while self._declared.get(owner_of(outbox.client_id)[1:]) is outbox:
+            try:
+                outbox.bind(await self._services.sessions.outboxes.open(outbox.client_id))
+                return
+            except (CommitFailed, ServiceUnavailable) as error:
+                log.error("outbox {name!r} can't be opened yet: {error}", name=outbox.name, error=error)
+            await pause(self._services.runtime.clock, RETRY_S)
+
+    def _added(self, session: OutboxSession) -> bool:
+        """Give an outbox that was restored or adopted to whom it belongs; ``False`` if nobody here consumes it."""
+        node, plugin, name = owner_of(session.client_id)
+        outbox = self._declared.get((plugin, name))
+        if outbox is None:
+            return False
+        if self._is_open and node != self._node:
+            outbox.bind(session)
+        return True
+
+    # Metrics
+
+    def _dropped(self, plugin: str, name: str, why: str) -> Counter:
+        return self._metrics.counter("outbox.dropped", "messages", {PLUGIN: plugin, "name": name, "why": why})
+
+    def _measure(self, plugin: str, name: str, outbox: SessionOutbox) -> None:
+        labels = {PLUGIN: plugin, "name": name}
+        now = self._services.runtime.clock.now
+
+        def oldest_s() -> float:
+            at = outbox.figures().oldest_at
+            return 0.0 if at is None else max(0.0, now() - at)
+
+        gauge = self._metrics.gauge
+        gauge("outbox.queued", "messages", lambda: outbox.figures().queued, labels)
+        gauge("outbox.size", "bytes", lambda: outbox.figures().queued_bytes, labels)
+        gauge("outbox.inflight", "messages", lambda: outbox.figures().inflight, labels)
+        gauge("outbox.oldest", "seconds", oldest_s, labels)
+        gauge("outbox.paused", "messages", lambda: outbox.paused, labels)

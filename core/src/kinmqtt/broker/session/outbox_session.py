@@ -1,0 +1,319 @@
+"""The session of an outbox: a persistent session whose messages go to a program of this process.
+
+It has bounds of its own, and counts for nobody else's: a program that is away takes no room that clients share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from kinmqtt.broker.forwarding.forwarder import ticket_of
+from kinmqtt.broker.message.delivery import Delivery
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.overflow_action import OverflowAction
+from kinmqtt.broker.session.session import Session
+from kinmqtt.mqtt.packets import V5
+from kinmqtt.settings import NEVER_EXPIRES
+from kinmqtt_spi.services.outbox import AtMostOnce, OutboxSettings, WhenFull
+from kinmqtt_spi.services.plugin import Timer
+from kinmqtt_spi.services.queue import QueueState
+from kinmqtt_spi.values import Client, Message
+
+PREFIX: Final = "$outbox/"
+"""What the client ids of outboxes begin with; no client may use such an id."""
+
+ROOM_SHARE: Final = 0.8
+"""Publishers are read from again when no more than this share of the bounds is used."""
+
+PAUSE_SHARE: Final = 1.1
+"""Up to this share of the bounds, messages of paused publishers are queued."""
+
+DROPPED: Final = OverflowAction.DROPPED
+REFUSED: Final = OverflowAction.REFUSED
+DROPS_OLDEST: Final = OverflowAction.QUEUE_DROPPING_OLDEST
+
+
+def client_of(client_id: str) -> Client:
+    """Return the client that the session of an outbox has: it has no user, and nobody else's rights."""
+    return Client(client_id, None, protocol_version=V5)
+
+
+@final
+class OutboxSession(Session):
+    """The messages of one outbox."""
+
+    __slots__ = (
+        "_arrived",
+        "_dropped",
+        "_ended",
+        "_handed_out",
+        "_handler",
+        "_is_told",
+        "_passed",
+        "_paused",
+        "_timer",
+        "settings",
+    )
+
+    def __init__(self, runtime: Runtime, client_id: str, epoch: int) -> None:
+        self.settings = OutboxSettings()
+        self._arrived: list[Delivery] = []
+        """Deliveries that the handler gets in one of the next turns."""
+        self._handed_out: dict[int, int] = {}
+        """By number of a delivery: its packet identifier. Below 0 are messages of QoS 0, which have none."""
+        self._handler: Callable[[Sequence[Delivery]], object] | None = None
+        self._is_told = False
+        """Whether the handler will be called."""
+        self._passed = 0
+        """The number of the last message of QoS 0, which falls."""
+        self._paused: deque[tuple[float, Ticket]] = deque()
+        """Messages whose publishers are not read from, each with the time of its refusal, by the monotonic clock."""
+        self._timer: Timer | None = None
+        self._dropped: Callable[[str], object] = lambda why: None
+        self._ended: Callable[[], object] = lambda: None
+        super().__init__(runtime, client_of(client_id), epoch, NEVER_EXPIRES, persistent=True)
+
+    def configure(
+        self, settings: OutboxSettings, dropped: Callable[[str], object], ended: Callable[[], object]
+    ) -> None:
+        """Set the bounds.
+
+        ``dropped`` is called for each message that is dropped, with the reason; ``ended`` when it is deleted, or has
+        another owner.
+        """
+        self.settings = settings
+        self._dropped = dropped
+        self._ended = ended
+        self.outgoing.window = settings.window
+        self.outgoing.most_bytes = settings.max_bytes
+
+    def consume(self, handler: Callable[[Sequence[Delivery]], object]) -> None:
+        """Hand deliveries to ``handler``, first those that are in flight from before."""
+        self._handler = handler
+        self._hand_out_again()
+        self.wants_pump()
+        self._runtime.turn.touch()
+
+    def acknowledge(self, number: int) -> None:
+        """Remove a delivery that was handed out."""
+        packet_id = self._handed_out.pop(number, 0)
+        delivery = self.outgoing.flights.get(packet_id)
+        if delivery is not None and delivery.sequence == number:
+            self.outgoing.forget(packet_id)
+            self.finished(delivery)
+
+    @property
+    def fullness(self) -> float:
+        """The share of the bounds that queued messages use."""
+        settings = self.settings
+        return max(self.queue.count / settings.max_messages, self.queue.size_bytes / settings.max_bytes)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest delivery in flight was received; ``None`` if there is none."""
+        for _, delivery in self.outgoing:
+            return delivery.publication.received_at
+        return None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it has no messages."""
+        return not (self.queue.count or len(self.outgoing) or self._handed_out)
+
+    # What a session does with messages
+
+    @property
+    def is_outbox(self) -> bool:
+        """See :meth:`QueueOwner.is_outbox`."""
+        return True
+
+    @property
+    def has_packets_of_its_own(self) -> bool:
+        """See :meth:`PacketSender.has_packets_of_its_own`: it takes messages and no packets."""
+        return True
+
+    @property
+    def can_send(self) -> bool:
+        """See :meth:`Session.can_send`."""
+        return self._handler is not None and not self.queue.retrying and self.outgoing.has_capacity
+
+    def deliver(
+        self,
+        publication: Publication,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...] = (),
+        shared_filter: str | None = None,
+    ) -> bool:
+        """See :meth:`Session.deliver`. The outbox of the node that has taken it over has a forwarded message."""
+        audience = publication.audience
+        if audience is not None and audience.is_forwarded:
+            return True
+        return super().deliver(publication, qos, retain, identifiers, shared_filter)
+
+    def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """See :meth:`PacketSender.deliver_particular`: takes a message of QoS 0 as the settings say."""
+        how = self.settings.qos_0
+        if how is AtMostOnce.STORE:
+            self.deliver(publication, 1, retain, identifiers)
+        elif how is AtMostOnce.PASS:
+            audience = publication.audience
+            if audience is not None and audience.is_forwarded:
+                return
+            if self._handler is None or len(self._handed_out) >= self.settings.window:
+                self._drop(publication.message)
+                return
+            self._passed -= 1
+            self._hand_out(0, Delivery(publication, 0, retain, identifiers, self._passed))
+
+    def transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """See :meth:`PacketSender.transmit`: hands a committed delivery out."""
+        delivery.committed = True
+        if self._handler is not None and self.outgoing.flights.get(packet_id) is delivery:
+            self._hand_out(packet_id, delivery)
+
+    def restore(self, state: QueueState) -> None:
+        """See :meth:`Session.restore`: what was in flight is handed out again."""
+        super().restore(state)
+        self._hand_out_again()
+
+    def end(self) -> None:
+        """See :meth:`Session.end`."""
+        self._handler = None
+        self._arrived.clear()
+        self._handed_out.clear()
+        self._settle(len(self._paused), accepted=False)
+        super().end()
+        self._ended()
+
+    def _hand_out_again(self) -> None:
+        if self._handler is None:
+            return
+        self._arrived.clear()
+        self._handed_out.clear()
+        for packet_id, delivery in self.outgoing:
+            if delivery.committed:
+                self._hand_out(packet_id, delivery)
+
+    def _hand_out(self, packet_id: int, delivery: Delivery) -> None:
+        self._handed_out[delivery.sequence] = packet_id
+        self._arrived.append(delivery)
+        if not self._is_told:
+            self._is_told = True
+            self._runtime.turn.soon(self._call_handler)
+
+    def _call_handler(self) -> None:
+        self._is_told = False
+        arrived, self._arrived = self._arrived, []
+        if arrived and self._handler is not None:
+            self._runtime.turn.touch()
+            self._handler(arrived)
+
+    # Its bounds
+
+    def count_queued(self, more_bytes: int, more_messages: int = 0) -> None:
+        """See :meth:`AccountHolder.count_queued`: it counts for nobody else."""
+        self.queued_bytes += more_bytes
+        if more_bytes < 0 and self._paused:
+            self._runtime.turn.soon(self._resume_publishers)
+
+    def _count_session(self, one: int) -> None:
+        """Count for no limit on the sessions of clients."""
+
+    def queue_is_full(self, count: int, size_bytes: int) -> bool:
+        """See :meth:`QueueOwner.queue_is_full`."""
+        return count >= self.settings.max_messages or size_bytes >= self.settings.max_bytes
+
+    def queue_exceeds_limits(self, count: int, size_bytes: int) -> bool:
+        """See :meth:`QueueOwner.queue_exceeds_limits`."""
+        settings = self.settings
+        if settings.when_full is not WhenFull.DROP_OLDEST:
+            return False  # It refuses messages, and drops none that it has.
+        return count > settings.max_messages or (size_bytes > settings.max_bytes and count > 1)
+
+    def total_is_full(self) -> bool:
+        """See :meth:`QueueOwner.total_is_full`."""
+        return False
+
+    def total_exceeds_limit(self) -> bool:
+        """See :meth:`QueueOwner.total_exceeds_limit`."""
+        return False
+
+    def overflow_action(self, publication: Publication, is_empty: bool) -> OverflowAction | None:
+        """See :meth:`QueueOwner.overflow_action`: the settings choose it."""
+        when_full = self.settings.when_full
+        if when_full is WhenFull.DROP_OLDEST:
+            return DROPS_OLDEST
+        if when_full is WhenFull.DROP_NEWEST or not publication.publish.qos:
+            self._drop(publication.message)
+            return DROPPED
+        ticket = ticket_of(publication)
+        if when_full is WhenFull.PAUSE and self.fullness < PAUSE_SHARE:
+            self._pause(ticket)
+            return None
+        self._dropped("refused")
+        ticket.is_withheld = ticket.is_refused = True
+        return REFUSED
+
+    def message_dropped(self) -> None:
+        """See :meth:`QueueOwner.message_dropped`."""
+        self._dropped("full")
+
+    def _drop(self, message: Message) -> None:
+        self._dropped("full")
+        self._runtime.drop(self.client_id, message, "queue_full")
+
+    # Publishers that wait
+
+    def _pause(self, ticket: Ticket) -> None:
+        """Let a publisher wait for its acknowledgement, and meanwhile read nothing from it."""
+        ticket.is_slow = True
+        ticket.expect()
+        limit_s = self.settings.pause_limit_s
+        self._paused.append((self._runtime.clock.monotonic() + limit_s, ticket))
+        if self._timer is None:
+            self._timer = self._runtime.clock.later(limit_s, self._refuse_overdue)
+
+    def _resume_publishers(self) -> None:
+        if self._paused and self.fullness <= ROOM_SHARE:
+            self._settle(len(self._paused), accepted=True)
+
+    def _refuse_overdue(self) -> None:
+        self._timer = None
+        now = self._runtime.clock.monotonic()
+        overdue = 0
+        for until, _ in self._paused:
+            if until > now:
+                break
+            overdue += 1
+        self._settle(overdue, accepted=False)
+        if self._paused:
+            self._timer = self._runtime.clock.later(max(0.0, self._paused[0][0] - now), self._refuse_overdue)
+
+    def _settle(self, count: int, accepted: bool) -> None:
+        """Let so many publishers go on, or refuse their messages."""
+        for _ in range(count):
+            _, ticket = self._paused.popleft()
+            if not accepted:
+                ticket.is_withheld = ticket.is_refused = True
+                self._dropped("refused")
+            ticket.settle()
+        if not self._paused and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if count:
+            self._runtime.turn.touch()
+
+    @property
+    def passed(self) -> int:
+        """The number of the last message of QoS 0 that was handed out; it falls."""
+        return self._passed
+
+    @property
+    def paused(self) -> int:
+        """The number of messages whose publishers wait."""
+        return len(self._paused)

@@ -1,0 +1,304 @@
+"""Outboxes of plugins: what they get, when publishers are acknowledged, and what happens at their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
+from kinmqtt.testing import BrokerHarness
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.outbox import Accepted, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.values import Message
+
+
+class Shipper:
+    """A plugin that takes what comes into its outbox, and acknowledges it when the test says so."""
+
+    def __init__(self, filters: Sequence[str] = ("a/#",), **settings: Any) -> None:
+        self.filters = filters
+        self.settings = OutboxSettings(**settings)
+        self.entries: list[OutboxEntry] = []
+        self.consumes = True
+        self.outbox: Any = None
+
+    @hookimpl
+    def start(self, context: Context) -> None:
+        self.outbox = context.outbox("out", self.settings, self.filters)
+        if self.consumes:
+            self.consume()
+
+    def consume(self) -> None:
+        self.outbox.consume(self.entries.extend)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [entry.message.payload for entry in self.entries]
+
+    def acknowledge(self, count: int | None = None) -> None:
+        taken, self.entries[:] = self.entries[:count], self.entries[count:] if count is not None else []
+        self.outbox.acknowledge([entry.number for entry in taken])
+
+
+class House:
+    """A broker with a shipper, which can be started again over the same stores."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = TurnableClock()
+        self.shipper = Shipper(**settings)
+        self.broker = BrokerHarness(plugins={"shipper": self.shipper}, clock=self.clock)
+
+    def publish(self, payload: bytes, qos: int = 1, version: int = V5, client_id: str = "p") -> Any:
+        """Publish with a client of its own, and return it."""
+        client = self.broker.connect(client_id, version)
+        client.publish("a/b", payload, qos=qos)
+        self.broker.settle()
+        return client
+
+
+def test_an_outbox_gets_what_matches_its_filters_in_order() -> None:
+    """Entries come after the commit, and each has a number of its own."""
+    house = House()
+    publisher = house.broker.connect("p", V5)
+    for number, topic in enumerate(("a/1", "b", "a/2", "a/3")):
+        publisher.publish(topic, b"%d" % number, qos=number % 2 + 1)
+    house.broker.settle()
+
+    assert house.shipper.payloads == [b"0", b"2", b"3"]
+    assert len({entry.number for entry in house.shipper.entries}) == 3
+    assert not any(entry.is_repeated for entry in house.shipper.entries)
+
+
+def test_a_publisher_with_only_an_outbox_as_subscriber_is_not_told_that_there_is_none() -> None:
+    """MQTT-3.4.2-1: PUBACK without 0x10."""
+    client = House().publish(b"1")
+
+    assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.SUCCESS]
+
+
+def test_what_is_not_acknowledged_comes_again_to_the_next_consumer() -> None:
+    """At least once: only what was acknowledged is gone."""
+    house = House()
+    for number in range(4):
+        house.publish(b"%d" % number)
+    house.shipper.acknowledge(2)
+    house.broker.settle()
+    session = next(iter(house.broker.broker.sessions.outboxes.all))
+
+    assert len(session.outgoing) == 2
+    assert house.shipper.outbox.figures().inflight == 2
+
+
+def test_more_than_a_window_waits_in_the_queue() -> None:
+    """The next entry comes when one is acknowledged."""
+    house = House(window=2)
+    for number in range(5):
+        house.publish(b"%d" % number)
+    assert house.shipper.payloads == [b"0", b"1"]
+    assert house.shipper.outbox.figures().queued == 3
+    house.shipper.acknowledge(1)
+    house.broker.settle()
+
+    assert house.shipper.payloads == [b"1", b"2"]
+
+
+def test_messages_wait_for_a_consumer() -> None:
+    """An outbox without a consumer collects."""
+    shipper = Shipper()
+    shipper.consumes = False
+    broker = BrokerHarness(plugins={"shipper": shipper})
+    broker.connect("p", V5).publish("a/b", b"1", qos=1)
+    broker.settle()
+    assert shipper.entries == []
+    shipper.consume()
+    broker.settle()
+
+    assert shipper.payloads == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [(AtMostOnce.PASS, [b"1"]), (AtMostOnce.STORE, [b"1"]), (AtMostOnce.IGNORE, [])]
+)
+def test_messages_of_qos_0_are_taken_as_the_settings_say(how: AtMostOnce, expected: list[bytes]) -> None:
+    """PASS stores nothing."""
+    house = House(qos_0=how)
+    house.publish(b"1", qos=0)
+
+    assert house.shipper.payloads == expected
+    assert house.shipper.outbox.figures().inflight == (how is AtMostOnce.STORE)
+    house.shipper.acknowledge()
+    house.broker.settle()
+    assert house.shipper.outbox.figures().inflight == 0
+
+
+def full(when_full: WhenFull, **settings: Any) -> House:
+    """Return a house whose outbox of two messages is full, with one handed out."""
+    house = House(max_messages=2, window=1, when_full=when_full, **settings)
+    for number in range(3):
+        house.publish(b"%d" % number)
+    assert house.shipper.outbox.figures().queued == 2
+    return house
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_full_outbox_refuses_and_a_client_of_mqtt_5_is_told(qos: int) -> None:
+    """0x97, and nothing is lost that was acknowledged."""
+    client = full(WhenFull.REFUSE).publish(b"x", qos=qos)
+
+    assert [packet.reason for packet in client.of(Puback if qos == 1 else Pubrec)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert not client.closed
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_full_outbox_refuses_and_a_client_of_mqtt_3_is_disconnected(qos: int) -> None:
+    """It would take an acknowledgement for a promise; its identifier counts as new when it comes again."""
+    house = full(WhenFull.REFUSE)
+    client = house.publish(b"x", qos=qos, version=V311)
+
+    assert client.of(Puback) + client.of(Pubrec) == []
+    assert client.closed
+    house.shipper.acknowledge()
+    house.broker.settle()
+    again = house.publish(b"x", qos=qos, version=V311)
+    assert len(again.of(Puback if qos == 1 else Pubrec)) == 1
+
+
+def test_a_full_outbox_drops_the_newest_or_the_oldest() -> None:
+    """Both are counted, and the publisher is acknowledged."""
+    for when_full, expected in ((WhenFull.DROP_NEWEST, [b"1", b"2"]), (WhenFull.DROP_OLDEST, [b"2", b"x"])):
+        house = full(when_full)
+        client = house.publish(b"x")
+        assert len(client.of(Puback)) == 1
+        assert house.broker.assembly.metrics.sum("outbox.dropped") == 1
+        house.shipper.acknowledge()
+        house.broker.settle()
+        got = house.shipper.payloads
+        house.shipper.acknowledge()
+        house.broker.settle()
+        assert got + house.shipper.payloads == expected
+
+
+def test_a_full_outbox_pauses_publishers_until_there_is_room() -> None:
+    """The message is queued; its acknowledgement waits, and nothing more is read from the client."""
+    house = House(max_messages=10, window=1, when_full=WhenFull.PAUSE)
+    for number in range(11):
+        house.publish(b"%d" % number)
+    client = house.publish(b"x", client_id="late")
+    assert client.of(Puback) == []
+    assert house.broker.assembly.metrics.sum("outbox.paused") == 1
+    for _ in range(4):
+        house.shipper.acknowledge()
+        house.broker.settle()
+
+    assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.SUCCESS]
+    assert house.broker.assembly.metrics.sum("outbox.paused") == 0
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_publishers_that_were_paused_for_too_long_are_refused(version: int) -> None:
+    """A client gives up after a while, too."""
+    house = House(max_messages=10, window=1, when_full=WhenFull.PAUSE, pause_limit_s=5.0)
+    for number in range(11):
+        house.publish(b"%d" % number)
+    client = house.publish(b"x", version=version, client_id="late")
+    house.broker.advance(5.0)
+
+    reasons = [packet.reason for packet in client.of(Puback)]
+    assert reasons == ([ReasonCode.QUOTA_EXCEEDED] if version == V5 else [])
+    assert client.closed == (version == V311)
+
+
+def test_an_outbox_a_tenth_above_its_bounds_refuses_at_once() -> None:
+    """Publishers that are not paused yet can't fill it without end."""
+    house = House(max_messages=10, window=1, when_full=WhenFull.PAUSE)
+    for number in range(12):
+        house.publish(b"%d" % number, client_id=f"p{number}")
+    client = house.publish(b"x", client_id="late")
+
+    assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.QUOTA_EXCEEDED]
+
+
+def test_an_outbox_takes_no_room_from_clients() -> None:
+    """limits.max_all_queued_bytes is theirs, and so is the number of sessions."""
+    shipper = Shipper()
+    shipper.consumes = False
+    broker = BrokerHarness(max_all_queued_bytes=4096, plugins={"shipper": shipper})
+    publisher = broker.connect("p", V5)
+    for _ in range(20):
+        publisher.publish("a/b", b"x" * 1000, qos=1)
+    broker.settle()
+
+    assert broker.assembly.metrics.sum("queued.size") == 0
+    assert broker.assembly.metrics.sum("clients.total") == 1
+    assert shipper.outbox.figures().queued + shipper.outbox.figures().inflight == 20
+
+
+def test_no_client_can_use_the_client_id_of_an_outbox() -> None:
+    """MQTT-3.1.3-8: 0x85."""
+    client = House().broker.connect("$outbox/n/shipper/out", V5)
+
+    assert client.connack.reason is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+
+
+def test_a_plugin_puts_messages_in_itself() -> None:
+    """Whatever its filters say."""
+    house = House()
+    assert house.shipper.outbox.put(Message("c", b"1", 1)) is Accepted.ACCEPTED
+    house.broker.settle()
+
+    assert house.shipper.payloads == [b"1"]
+
+
+def test_a_full_outbox_says_so_to_its_plugin() -> None:
+    """REFUSED: nobody may be told that it was accepted; DROPPED: it is lost."""
+    assert full(WhenFull.REFUSE).shipper.outbox.put(Message("c", b"1", 1)) is Accepted.REFUSED
+    assert full(WhenFull.DROP_NEWEST).shipper.outbox.put(Message("c", b"1", 1)) is Accepted.DROPPED
+    assert full(WhenFull.DROP_OLDEST).shipper.outbox.put(Message("c", b"1", 1)) is Accepted.ACCEPTED
+
+
+@pytest.mark.parametrize("filters", [["a/#/b"], ["$share/g/a"], [""]])
+def test_filters_that_an_outbox_cannot_have_are_refused(filters: list[str]) -> None:
+    """With the filter in the message."""
+    house = House()
+    with pytest.raises(ValueError, match=r"filter|shared"):
+        house.shipper.outbox.subscribe(filters)
+
+
+def test_the_filters_of_an_outbox_can_be_changed() -> None:
+    """What is in it stays."""
+    house = House()
+    house.publish(b"1")
+    house.shipper.outbox.subscribe(["b"])
+    house.publish(b"2")
+    house.broker.connect("q", V5).publish("b", b"3", qos=1)
+    house.broker.settle()
+
+    assert house.shipper.payloads == [b"1", b"3"]
+
+
+def test_a_discarded_outbox_is_gone() -> None:
+    """It gets nothing more, and the stores have nothing of it."""
+    house = House()
+    house.publish(b"1")
+    done: list[object] = []
+    house.shipper.outbox.discard().addCallback(done.append)
+    house.broker.settle()
+    assert done == [None]
+    client = house.publish(b"2", client_id="q")
+
+    assert house.broker.broker.sessions.outboxes.all == ()
+    assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.NO_MATCHING_SUBSCRIBERS]
+
+
+def test_qos_2_is_completed_as_usual() -> None:
+    """PUBREC follows the commit for the outbox."""
+    house = House()
+    client = house.publish(b"1", qos=2)
+
+    assert len(client.of(Pubrec)) == len(client.of(Pubcomp)) == 1
+    assert client.of(DisconnectPacket) == client.of(Publish) == []
