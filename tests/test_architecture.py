@@ -56,6 +56,7 @@ ORDER = (
         "kinmqtt.broker.cluster",
         "kinmqtt.broker.gauges",
         "kinmqtt.broker.housekeeping",
+        "kinmqtt.broker.outboxes",
         "kinmqtt.broker.sampling",
         "kinmqtt.broker.sys_topics",
     ),

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from core_harness.stores import Failing, everything
+from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import NotCommitted, PublishRefused
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.outbox import Accepted, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull
@@ -302,3 +305,76 @@ def test_qos_2_is_completed_as_usual() -> None:
 
     assert len(client.of(Pubrec)) == len(client.of(Pubcomp)) == 1
     assert client.of(DisconnectPacket) == client.of(Publish) == []
+
+
+class Bringer(Shipper):
+    """A plugin that brings messages in."""
+
+    context: Context
+
+    @hookimpl
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self.context = context
+
+    def bring(self, broker: BrokerHarness, *messages: Message) -> list[Any]:
+        """Publish, and return where the result arrives."""
+        results: list[Any] = []
+        as_deferred(self.context.publish_acknowledged(messages)).addBoth(results.append)
+        broker.settle()
+        return results
+
+
+def test_messages_from_elsewhere_are_acknowledged_when_they_are_committed() -> None:
+    """Those for a client that is away, and those for an outbox that pauses their publisher."""
+    bringer = Bringer(max_messages=1, window=1, when_full=WhenFull.PAUSE, pause_limit_s=5.0)
+    broker = BrokerHarness(plugins={"shipper": bringer})
+    away = broker.connect("away", V5, expiry_s=60).subscribe("a/#", qos=1)
+    away.drop()
+    done = bringer.bring(broker, Message("a/1", b"1", 1), Message("b", b"2", 0))
+    assert done == [None]
+    assert bringer.bring(broker, Message("a/2", b"2", 1)) == [None]
+    waiting = bringer.bring(broker, Message("a/3", b"3", 1))
+    assert waiting == []
+    broker.advance(5.0)
+
+    assert [type(each.value) for each in waiting] == [PublishRefused]
+    back = broker.connect("away", V5, expiry_s=60, clean_start=False)
+    assert [payload for _, payload, _ in back.messages] == [b"1", b"2", b"3"]
+
+
+def test_messages_from_elsewhere_that_a_store_does_not_commit_are_to_be_published_again() -> None:
+    """Nothing is acknowledged where they come from."""
+    queues = Failing()
+    bringer = Bringer()
+    broker = BrokerHarness(plugins={"queues": queues, "shipper": bringer})
+    queues.refuses = everything
+    done = bringer.bring(broker, Message("a/1", b"1", 1))
+
+    assert [type(each.value) for each in done] == [NotCommitted]
+    assert bringer.payloads == []
+
+
+def test_of_messages_from_elsewhere_with_an_invalid_one_none_is_published() -> None:
+    """The plugin finds out which."""
+    bringer = Bringer()
+    broker = BrokerHarness(plugins={"shipper": bringer})
+    done = bringer.bring(broker, Message("a/1", b"1", 1), Message("a/#", b"2", 1))
+
+    assert [type(each.value) for each in done] == [ValueError]
+    assert bringer.payloads == []
+
+
+def test_what_a_store_does_not_commit_never_leaves_the_broker() -> None:
+    """The publisher is disconnected, and sends it again."""
+    queues = Failing()
+    shipper = Shipper()
+    broker = BrokerHarness(plugins={"queues": queues, "shipper": shipper})
+    queues.refuses = everything
+    publisher = broker.connect("p", V5)
+    publisher.publish("a/b", b"1", qos=1)
+    broker.settle()
+
+    assert publisher.of(Puback) == []
+    assert publisher.closed
+    assert shipper.payloads == []

@@ -29,6 +29,7 @@ from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.retained_sync.sync import RetainedSync
 from kinmqtt.broker.rights import Rights
+from kinmqtt.broker.routing.acknowledged import publish_acknowledged
 from kinmqtt.broker.routing.due import DuePublisher
 from kinmqtt.broker.routing.publisher import MessagePublisher
 from kinmqtt.broker.routing.resender import Resender
@@ -264,6 +265,10 @@ class Broker:
         """Deliver a message to one session, whatever its subscriptions."""
         return self.calls.deliver(client_id, message)
 
+    def publish_acknowledged(self, messages: Sequence[Message]) -> Deferred[None]:
+        """Publish as a client that waits for PUBACK."""
+        return run(self._publish_acknowledged(messages))
+
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Returns a new outbox of a plugin."""
         return self.outboxes.declare(plugin, name, settings, filters)
@@ -314,6 +319,11 @@ class Broker:
             await self.publisher.publish_until_committed(message, along, pending)
         else:
             await self.due_publisher.publish(client, message, along, pending)
+
+    async def _publish_acknowledged(self, messages: Sequence[Message]) -> None:
+        if not self.lifecycle.is_restored:
+            await self.lifecycle.restored()
+        await publish_acknowledged(self.runtime, self.publisher, messages)
 
     def _level_changed(self) -> None:
         """Apply a new memory level, which invalidates the caches of router and sessions."""

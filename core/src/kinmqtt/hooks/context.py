@@ -56,6 +56,9 @@ class BrokerApi(Protocol):
         ``fenced``: a client id, and what is called in the place of ``done`` if that client's session has moved.
         """
 
+    def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Publish messages as a client does that waits for PUBACK."""
+
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Return a new outbox of a plugin."""
 
@@ -197,6 +200,10 @@ class PluginContext(Context):
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.persisted`."""
         return self._assembled.persisted_values(self.name)
+
+    def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.publish_acknowledged`."""
+        return self._assembled.publish_acknowledged(messages)
 
     def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
         """See :meth:`kinmqtt_spi.services.plugin.Context.outbox`."""

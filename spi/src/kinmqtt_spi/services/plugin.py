@@ -223,6 +223,16 @@ class Context(ABC):
         """
 
     @abstractmethod
+    def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Publish messages in their order; completes when each could be acknowledged to a client.
+
+        For messages from elsewhere, which are acknowledged there only then. No limiter, authorizer or intercept is
+        called. Fails with ``ValueError`` for an invalid message, before any is published; with
+        :class:`~kinmqtt_spi.errors.NotCommitted` if a store or a node did not commit them: publish them again; and
+        with :class:`~kinmqtt_spi.errors.PublishRefused` if a full queue or outbox refused some.
+        """
+
+    @abstractmethod
     def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
         """Return a new outbox of this plugin: messages that match ``filters``, committed before PUBACK.
 

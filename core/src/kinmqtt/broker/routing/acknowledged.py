@@ -1,0 +1,67 @@
+"""Publishes messages as a client does that waits for PUBACK: for plugins that bring messages in from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from kinmqtt.broker.message.names import check_made_message
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.routed import Routed
+from kinmqtt.broker.turn.recovery import CommitFailed
+from kinmqtt.hooks.awaitables import resolve
+from kinmqtt_spi.errors import NotCommitted, PublishRefused
+from kinmqtt_spi.values import Message
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.message.ticket import Ticket
+    from kinmqtt.broker.routing.publisher import MessagePublisher
+    from kinmqtt.broker.runtime import Runtime
+
+
+async def publish_acknowledged(runtime: Runtime, publisher: MessagePublisher, messages: Sequence[Message]) -> None:
+    """Publish messages in their order; returns when each could be acknowledged to a client.
+
+    That is when they are committed for all persistent sessions and outboxes here, and on the other nodes. Raises
+    ``ValueError`` for an invalid message, before any is published,
+    :class:`~kinmqtt_spi.errors.NotCommitted`, and :class:`~kinmqtt_spi.errors.PublishRefused`.
+    """
+    for message in messages:
+        check_made_message(runtime.limits, message)
+    turn = runtime.turn
+    slices = runtime.slices
+    publications: list[Publication] = []
+    refused = 0
+    try:
+        for message in messages:
+            if slices.is_over():
+                await slices.turn()
+            turn.touch()
+            publication = Publication.of(publisher.completed(message))
+            publications.append(publication)
+            routed = await resolve(publisher.take(publication))
+            refused += routed in (Routed.REFUSED, Routed.NOT_RETAINED)
+        await turn.committed()
+    except CommitFailed as error:
+        raise NotCommitted("a store did not commit the messages", error.reason) from None
+    for publication in publications:
+        ticket = publication.ticket
+        if ticket is None:
+            continue
+        await _settled(ticket)
+        if ticket.failure is not None:
+            raise NotCommitted("a node did not commit the messages", ticket.failure)
+        refused += ticket.is_refused
+    if refused:
+        raise PublishRefused(f"a full queue or outbox refused {refused} of {len(messages)} messages")
+
+
+def _settled(ticket: Ticket) -> Deferred[None]:
+    done: Deferred[None] = Deferred()
+    if ticket.pending:
+        ticket.when_settled(lambda: done.callback(None))
+    else:
+        done.callback(None)
+    return done
