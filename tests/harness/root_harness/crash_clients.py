@@ -56,6 +56,10 @@ class Notes:
         """Whether messages, by topic, have all come to the subscriber."""
         return all(numbers <= set(self.received.get(topic, ())) for topic, numbers in promised.items())
 
+    def have_come_to(self, received: Mapping[str, Sequence[int]]) -> bool:
+        """Whether all that was promised has come elsewhere, too."""
+        return all(numbers <= set(received.get(topic, ())) for topic, numbers in self.promised.items())
+
     def violations(self) -> Iterator[str]:
         """What the broker did that its promises forbid."""
         yield from self.problems

@@ -27,7 +27,10 @@ ENOUGH = 21
 class Run:
     """A broker that dies and comes back, and its clients."""
 
-    def __init__(self, data: Path, seed: int, durability: str = "commit", mutation: str = "none") -> None:
+    def __init__(
+        self, data: Path, seed: int, durability: str = "commit", mutation: str = "none", **variables: str
+    ) -> None:
+        """``variables`` are added to the broker's environment."""
         self.port = free_port()
         self.notes = Notes()
         self.chance = random.Random(seed)
@@ -36,6 +39,8 @@ class Run:
         """The longest that the broker lives under traffic."""
         self.lives_until: Callable[[], bool] = lambda: True
         """What must have come about before it is killed, however long that takes."""
+        self.rests_when: Callable[[], bool] = lambda: True
+        """What must have come about in the end, beside what has come to the clients."""
         self.patience_s = LIMIT_S if mutation == "none" else 5.0
         """How long the clients may take to settle: what a broken promise has cost them does not come."""
         self._command = [
@@ -46,6 +51,7 @@ class Run:
             KINMQTT__PLUGINS__EMBEDDED__DURABILITY=durability,
             # What gives way in a full queue is another matter.
             KINMQTT__LIMITS__MAX_QUEUED_MESSAGES="10000000",
+            **variables,
         )
         self._log = data.with_suffix(".log").open("ab")
         self._broker: asyncio.subprocess.Process | None = None
@@ -117,7 +123,8 @@ class Run:
 
     def _has_come(self) -> bool:
         received = self.notes.received
-        return all(numbers <= set(received.get(topic, ())) for topic, numbers in self.notes.promised.items())
+        promised = self.notes.promised.items()
+        return all(numbers <= set(received.get(topic, ())) for topic, numbers in promised) and self.rests_when()
 
     async def _start(self) -> None:
         self._broker = await asyncio.create_subprocess_exec(
