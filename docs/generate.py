@@ -46,6 +46,7 @@ from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.metrics import MetricRegistry
+from kinmqtt_spi.services.event import HoldBounds
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
 
@@ -351,6 +352,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings-listener-limits": settings(ListenerLimitSettings),
     "settings-tls": settings(TlsSettings),
     "settings-websocket": settings(WebSocketSettings),
+    "settings-events": settings(HoldBounds),
     "settings-services": settings(ServiceSettings),
     "settings-plugins": settings(PluginSettings),
     "settings-rate-limits": settings(RateLimitSettings),

@@ -279,9 +279,32 @@ def test_subscriptions_to_unusual_filters(house: BrokerHarness, filter_of: Calla
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        (EventKind.CONNECT, {"address": "192.0.2.1:{}", "clean_start": True, "version": 5}),
-        (EventKind.DISCONNECT, {"by": "client", "reason": 0}),
-        (EventKind.SUBSCRIBE, {"filter": "a/b/{}", "qos": 1}),
+        (
+            EventKind.CONNECT,
+            {
+                "address": "192.0.2.1:{}",
+                "clean_start": True,
+                "version": 5,
+                "username": "user{}",
+                "listener": "tcp",
+                "expiry_s": 3600,
+                "keep_alive_s": 60,
+                "session_present": False,
+                "created_at": 1_700_000_000.5,
+            },
+        ),
+        (EventKind.DISCONNECT, {"by": "client", "reason": 0, "expires_at": 1_700_000_000.5}),
+        (
+            EventKind.SUBSCRIBE,
+            {
+                "filter": "a/b/{}",
+                "qos": 1,
+                "no_local": False,
+                "retain_as_published": False,
+                "retain_handling": 0,
+                "identifier": None,
+            },
+        ),
         (EventKind.UNSUBSCRIBE, {"filter": "{:04000}"}),
     ],
 )

@@ -43,6 +43,7 @@ def test_everything_is_read() -> None:
             {"kind": "retained", **to_plain(RETAINED)},
             {"kind": "event", **to_plain(EVENT)},
             {"kind": "consumer", "group": "g", "offset": 4},
+            {"kind": "consumer", "group": "h", "offset": -1, "held": True},
         )
     )
 
@@ -50,7 +51,8 @@ def test_everything_is_read() -> None:
     assert contents.sessions == [OpenSession(3, SESSION)]
     assert contents.retained == [RETAINED]
     assert contents.events == [EVENT]
-    assert contents.consumer_offsets == {"g": 4}
+    assert contents.consumer_offsets == {"g": 4, "h": -1}
+    assert contents.holding_groups == ["h"]
 
 
 def test_pending_identifiers_are_restored_with_their_messages() -> None:

@@ -15,6 +15,7 @@ from kinmqtt.hooks.selection import Selection
 from kinmqtt.misplaced_keys import belongs_to
 from kinmqtt.settings import DEFAULT_ENDPOINT, BrokerSettings, LimitSettings, ListenerSettings, from_text
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.services.event import HoldBounds
 from kinmqtt_spi.settings import (
     Document,
     KeyPath,
@@ -28,7 +29,7 @@ from kinmqtt_spi.settings import (
 
 T = TypeVar("T")
 
-TABLES: Final = ("broker", "limits", "listeners", "services", "plugins")
+TABLES: Final = ("broker", "events", "limits", "listeners", "services", "plugins")
 
 _MOSQUITTO: Final = frozenset(
     {
@@ -77,6 +78,7 @@ class ServiceSettings:
     retain: str | None = setting(None, help="the retain store")
     session: str | None = setting(None, help="the session store")
     event: str | None = setting(None, help="the event log")
+    feed: str | None = setting(None, help="the feed of events for plugins: local_feed, or a plugin")
     cluster: str | None = setting(None, help="the cluster backend")
     arbiter: str | None = setting(
         None, help="the arbiter that decides splits of the cluster; there is no built-in one"
@@ -108,6 +110,7 @@ class Settings:
 
     broker: BrokerSettings
     limits: LimitSettings
+    events: HoldBounds
     selection: Selection
     listeners: tuple[tuple[str, str, ListenerSettings], ...]
     """Each listener's name, its place (file, line and key, or the option), and its settings."""
@@ -125,6 +128,7 @@ class Settings:
         before, after = self.selection, new.selection
         changed = {
             "[broker]": evolve(self.broker, listen=None) != evolve(new.broker, listen=None),
+            "[events]": self.events != new.events,
             "the listeners": _unplaced(self.listeners) != _unplaced(new.listeners),
             "[services]": before.services != after.services,
             "the choice of plugins": (before.order, before.only, before.disabled)
@@ -184,7 +188,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     """
     document = Document.empty() if path is None else _read(path)
     problems = list(unknown_tables(document, (), TABLES, elsewhere=belongs_to))
-    classes = {"broker": BrokerSettings, "limits": LimitSettings, "services": ServiceSettings}
+    classes = {"broker": BrokerSettings, "limits": LimitSettings, "events": HoldBounds, "services": ServiceSettings}
     parsed: dict[str, Any] = {}
     for table, settings_class in classes.items():
         try:
@@ -213,7 +217,9 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     )
     broker = _overridden(parsed["broker"], overrides, environment)
     listeners = _listeners(document, broker, tables, overrides)
-    return Settings(broker, parsed["limits"], selection, listeners, document, environment, path, overrides)
+    return Settings(
+        broker, parsed["limits"], parsed["events"], selection, listeners, document, environment, path, overrides
+    )
 
 
 def _parsed(settings_class: type[T], document: Document, path: KeyPath, environment: Mapping[str, str]) -> T:

@@ -18,10 +18,12 @@ from kinmqtt.settings import (
     WebSocketSettings,
 )
 from kinmqtt_spi.errors import SpiError
+from kinmqtt_spi.services.event import HoldBounds
 
 _CORE: Final[dict[str, type[Any]]] = {
     "broker": BrokerSettings,
     "limits": LimitSettings,
+    "events": HoldBounds,
     "listeners.NAME": ListenerSettings,
     "listeners.NAME.tls": TlsSettings,
     "listeners.NAME.websocket": WebSocketSettings,

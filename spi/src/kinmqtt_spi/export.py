@@ -85,6 +85,8 @@ class Contents:
     """Events in the order of their offsets."""
     consumer_offsets: dict[str, int] = field(factory=dict)
     """The committed offset of each consumer group."""
+    holding_groups: list[str] = field(factory=list)
+    """The groups for which events are held."""
 
     def queue_writes(self) -> Iterator[list[QueueWrite]]:
         """Yield the writes that restore each queue in an empty store, one list for each client."""
@@ -301,11 +303,16 @@ class ExportReader:
         events.append(recorded)
 
     def _take_consumer(self, plain: dict[str, Any]) -> None:
-        _only(plain, "group", "offset")
+        _only(plain, "group", "offset", "held")
         group = _text(plain, "group")
         if group in self._contents.consumer_offsets:
             raise ValueError(f"group: {group!r} has an offset already")
         self._contents.consumer_offsets[group] = _whole(plain, "offset", -1)
+        held = plain.get("held", False)
+        if not isinstance(held, bool):
+            raise ValueError("held: expected true or false")
+        if held:
+            self._contents.holding_groups.append(group)
 
 
 def _restore_queue(client_id: str, queue: ExportedQueue) -> Iterator[QueueWrite]:
@@ -363,6 +370,11 @@ def line_text(line: Mapping[str, Any]) -> str:
 def retained_line(write: RetainWrite) -> dict[str, Any]:
     """Return the line of a retained message."""
     return {"kind": "retained", **to_plain(write)}
+
+
+def consumer_line(group: str, offset: int, held: bool = False) -> dict[str, Any]:
+    """Return the line of a consumer group of the event log; ``held`` if events are held for it."""
+    return {"kind": "consumer", "group": group, "offset": offset, **({"held": True} if held else {})}
 
 
 def _pending_of(listed: Any, inbound: Set[int]) -> dict[int, MessageId]:

@@ -13,6 +13,7 @@ from kinmqtt_spi.testing.authorization import AuthorizerContract
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.testing.cluster_arbiter import ClusterArbiterContract
 from kinmqtt_spi.testing.event import EventLogContract
+from kinmqtt_spi.testing.event_feed import EventFeedContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
 from kinmqtt_spi.testing.plugin import PluginContract
@@ -27,6 +28,7 @@ from spi_harness import (
     broken_cluster_arbiter,
     broken_cluster_batches,
     broken_event,
+    broken_event_feed,
     broken_limiter,
     broken_metric,
     broken_metric_plugin,
@@ -52,6 +54,7 @@ SUITES: dict[type[Any], tuple[ModuleType, ...]] = {
     QueueStoreContract: (broken_queue,),
     RetainStoreContract: (broken_retain,),
     EventLogContract: (broken_event,),
+    EventFeedContract: (broken_event_feed,),
 }
 
 _verdicts = cache(run)

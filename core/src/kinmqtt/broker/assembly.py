@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.allocator import trimmer
 from kinmqtt.broker.connection.listener import ListenerPlan
+from kinmqtt.broker.held_events import bound_events
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.promises import check_promises
 from kinmqtt.broker.statistics import Statistics
@@ -31,7 +32,7 @@ from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, Settings
 from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.cluster_arbiter import ClusterArbiter
-from kinmqtt_spi.services.event import EventLog
+from kinmqtt_spi.services.event import EventFeed, EventLog, HoldBounds
 from kinmqtt_spi.services.limiter import LimiterNeeds
 from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.services.queue import QueueStore
@@ -78,6 +79,7 @@ class Assembly:
     contexts: Mapping[str, PluginContext]
     stores: Stores
     index: SubscriptionIndex
+    feed: EventFeed
     cluster: ClusterBackend
     arbiter: ClusterArbiter | None
     """``None`` if no plugin provides one."""
@@ -107,11 +109,12 @@ def assemble(
     plugin_settings: Callable[[str, type[Any] | None], Any],
     manager: PluginManager,
     environment: Environment,
+    events: HoldBounds | None = None,
 ) -> Assembly:
     """Configure the plugins and have them provide their services.
 
-    ``plugin_settings`` parses a plugin's section into its settings class. Raises :class:`AssemblyError` or
-    :class:`SettingsError`; nothing is started before.
+    ``plugin_settings`` parses a plugin's section into its settings class; ``events`` is ``[events]``. Raises
+    :class:`AssemblyError` or :class:`SettingsError`; nothing is started before.
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
     claims = ClaimedSpaces()
@@ -127,6 +130,8 @@ def assemble(
         cast(RetainStore, provided.get("retain", RetainStore)),
         cast(EventLog, provided.get("event", EventLog)),
     )
+    bound_events(stores.event, events or HoldBounds(), metrics)
+    feed = cast(EventFeed, provided.get("feed", EventFeed, stores.event))
     cluster = cast(ClusterBackend, provided.get("cluster", ClusterBackend))
     arbiter = cast("ClusterArbiter | None", provided.get_optional("arbiter", ClusterArbiter))
     check_promises(settings.require, cluster, stores, provided.by)
@@ -142,6 +147,7 @@ def assemble(
         contexts,
         stores,
         cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
+        feed,
         cluster,
         arbiter,
         _limiter_needs(manager),
@@ -167,18 +173,21 @@ class _Provided:
         self._contexts = contexts
         self.by: dict[str, str] = {}
 
-    def get(self, family: str, interface: type[Any]) -> object:
-        return self._service(self._manager.provider(family, self._defaults[family]), family, interface)
+    def get(self, family: str, interface: type[Any], *arguments: object) -> object:
+        """Return a family's service; ``arguments`` are those of its hook after the context."""
+        return self._service(self._manager.provider(family, self._defaults[family]), family, interface, *arguments)
 
     def get_optional(self, family: str, interface: type[Any]) -> object | None:
         implementation = self._manager.optional_provider(family)
         return None if implementation is None else self._service(implementation, family, interface)
 
-    def _service(self, implementation: Implementation, family: str, interface: type[Any]) -> object:
+    def _service(
+        self, implementation: Implementation, family: str, interface: type[Any], *arguments: object
+    ) -> object:
         plugin = implementation.plugin
         hook = PROVIDERS[family]
         try:
-            service = implementation.call(self._contexts[plugin])
+            service = implementation.call(self._contexts[plugin], *arguments)
         except Exception as error:
             raise AssemblyError(
                 f"plugin {plugin!r} failed to provide the {family} service: {type(error).__name__}: {error}"

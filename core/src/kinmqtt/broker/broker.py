@@ -68,6 +68,7 @@ class Broker:
         hooks = assembly.hooks
         hooks.limit_notices(assembly.limits.notice_time_limit_s)
         self.assembly = assembly
+        self.events = assembly.feed
         self.connections: set[Peer] = set()
         self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.runtime = _runtime(assembly, self.buffers, call_soon, random_hex)

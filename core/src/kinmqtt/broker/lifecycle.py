@@ -99,6 +99,8 @@ class Lifecycle:
         in_cluster = False
         try:
             await self._start_plugins()
+            for group in self._assembly.stores.event.forget_unheld():
+                log.info("events are no longer stored for group {group}: no plugin holds it", group=group)
             in_cluster = True
             await self.joining.join(self._runtime.node, self._nodes)
             await self._services.retained.load_newest_version()

@@ -15,6 +15,7 @@ BUILTINS: Final[dict[str, str]] = {
     "memory": "kinmqtt.builtins.memory",
     "embedded": "kinmqtt.builtins.embedded:Embedded",
     "single_node": "kinmqtt.builtins.single_node",
+    "local_feed": "kinmqtt.builtins.local_feed",
     "rate_limits": "kinmqtt.builtins.rate_limits:RateLimits",
     "bans": "kinmqtt.builtins.bans:Bans",
     "scram": "kinmqtt.builtins.scram:Scram",
@@ -32,6 +33,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "retain": "memory",
     "session": "memory",
     "event": "memory",
+    "feed": "local_feed",
     "cluster": "single_node",
 }
 """Exclusive family to the built-in that serves it if neither the settings nor an installed plugin does."""

@@ -79,7 +79,7 @@ def build_assembly(
         denials=denials or DenialLogger(),
     )
     manager = build_manager(settings, reactor)
-    assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, environment)
+    assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, environment, settings.events)
     settings.check_plugin_variables()
     return assembly, listeners
 

@@ -10,6 +10,7 @@ from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.metrics import Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
+from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
@@ -20,6 +21,10 @@ T = TypeVar("T")
 
 class BrokerApi(Protocol):
     """The part of the broker that plugin contexts use; a protocol, because the broker is a higher layer."""
+
+    @property
+    def events(self) -> EventFeed:
+        """The feed of client events."""
 
     def publish(self, message: Message) -> None:
         """Publish a message from the broker itself."""
@@ -228,6 +233,11 @@ class PluginContext(Context):
     def tell_others(self, data: bytes) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.tell_others`."""
         self._assembled.tell_others(self.name, data)
+
+    @property
+    def events(self) -> EventFeed:
+        """See :attr:`kinmqtt_spi.services.plugin.Context.events`."""
+        return self._assembled.events
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.in_thread`."""

@@ -30,6 +30,7 @@ PROVIDERS: Final[dict[str, str]] = {
     "retain": "retain_store",
     "session": "session_store",
     "event": "event_log",
+    "feed": "event_feed",
     "cluster": "cluster_backend",
     "arbiter": "cluster_arbiter",
 }

@@ -14,7 +14,8 @@ from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Drop, Message, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.memory.event import MemoryEventLog
-from kinmqtt_spi.services.event import Event, EventKind
+from kinmqtt_spi.memory.event_feed import LocalFeed
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 
 
 def broken(*_: Any) -> Any:
@@ -65,7 +66,14 @@ def test_event_log_of_the_only_plugin_is_used() -> None:
             EventKind.DISCONNECT,
         )
     ]
-    assert log.appended[1].data == {"filter": "a", "qos": 1}
+    assert dict(log.appended[1].data) == {
+        "filter": "a",
+        "qos": 1,
+        "no_local": False,
+        "retain_as_published": False,
+        "retain_handling": 0,
+        "identifier": None,
+    }
     assert "secret" not in str([event.data for event in log.appended])
     versions = [event.version for event in log.appended]
     assert versions == sorted(versions)
@@ -189,3 +197,111 @@ def test_a_wills_event_is_behind_the_clients_others(expiry_s: int | None) -> Non
     versions = [event.version for event in log.appended]
     assert retained(log) == [(EventKind.ADD_RETAIN, "c", "t")] * 2
     assert versions == sorted(versions)
+
+
+# What a session and its end say, and the feed
+
+
+def test_a_connect_says_what_a_session_is_made_of() -> None:
+    """With the events of its subscriptions and its end a session can be rebuilt from it."""
+    log = WatchedLog()
+    house = House(plugins={"log": Provider(log)})
+
+    house.connect("c", V5, expiry_s=60).disconnect()
+    house.connect("c", V5, expiry_s=90, clean_start=False)
+
+    first, _, second = log.appended
+    assert first.data["session_present"] is False
+    assert second.data["session_present"] is True
+    assert second.data["created_at"] == first.data["created_at"] == house.clock.now()
+    assert (first.data["expiry_s"], second.data["expiry_s"]) == (60, 90)
+    assert {"username", "listener", "keep_alive_s", "address", "clean_start", "version"} <= first.data.keys()
+    assert {event.schema_version for event in log.appended} == {2}
+
+
+@pytest.mark.parametrize(("expiry_s", "after_s"), [(60, 60), (None, 0)])
+def test_an_end_says_when_the_session_expires(expiry_s: int | None, after_s: int) -> None:
+    """A DISCONNECT and a lost connection; a session that ends at once has expired then."""
+    log = WatchedLog()
+    house = House(plugins={"log": Provider(log)})
+
+    house.connect("clean", V5, expiry_s=expiry_s).disconnect()
+    house.connect("lost", V5, expiry_s=expiry_s).drop()
+
+    ends = {event.client_id: event for event in log.appended if event.kind is not EventKind.CONNECT}
+    assert ends["clean"].kind is EventKind.DISCONNECT
+    assert ends["lost"].kind is EventKind.CONNECTION_LOST
+    assert {event.data["expires_at"] for event in ends.values()} == {house.clock.now() + after_s}
+
+
+def test_a_session_that_never_expires_says_so() -> None:
+    """Its end has no moment."""
+    log = WatchedLog()
+    house = House(plugins={"log": Provider(log)})
+
+    house.connect("c", clean_start=False).drop()
+
+    assert log.appended[-1].data["expires_at"] is None
+
+
+def test_a_retained_message_is_named_without_its_payload() -> None:
+    """By topic, QoS, size and the broker's id of the message."""
+    log = WatchedLog()
+    house = House(plugins={"log": Provider(log)})
+
+    house.connect("c").publish("t", b"secret", qos=1, retain=True)
+
+    [event] = [event for event in log.appended if event.kind is EventKind.ADD_RETAIN]
+    assert (event.data["qos"], event.data["bytes"]) == (1, 6)
+    assert str(event.data["message_id"]).startswith(f"{house.node.uid}-")
+
+
+class Follower:
+    """Takes events from its context's feed, and may hold its group."""
+
+    def __init__(self, held: bool = False) -> None:
+        self.held = held
+        self.kinds: list[EventKind] = []
+        self.behind: list[int] = []
+        """How far it was behind when it was called."""
+
+    @hookimpl
+    def event_feed(self, context: Any, log: Any) -> Any:
+        if self.held:
+            log.hold("follower")
+        return LocalFeed(log, context.node.name)
+
+    @hookimpl
+    def start(self, context: Any) -> None:
+        self.feed = context.events
+        self.feed.consume("follower", self.take)
+
+    def take(self, batch: Sequence[Recorded]) -> None:
+        self.behind.append(self.feed.lag("follower"))
+        self.kinds += [each.event.kind for each in batch]
+
+
+def test_a_plugin_takes_events_from_its_context() -> None:
+    """From its start on, whoever provides the feed; the broker measures how far it is behind."""
+    follower = Follower()
+    house = House(plugins={"follower": follower})
+
+    house.connect("c").subscribe("a").disconnect()
+    house.advance(0.1)
+
+    assert follower.behind[0] > 0
+    assert house.assembly.metrics.sum("events.lag") == 0
+    assert follower.kinds == [EventKind.CONNECT, EventKind.SUBSCRIBE, EventKind.DISCONNECT]
+
+
+def test_events_that_nobody_takes_are_bounded_and_counted() -> None:
+    """Beyond `events.max_waiting` the oldest are lost, though a plugin holds them."""
+    follower = Follower(held=True)
+    house = House(plugins={"follower": follower})
+    log = house.broker.runtime.stores.event
+    recorded = [Event(EventKind.CONNECT, "c", EventVersion(1, number), 0.0, {}) for number in range(200_010)]
+
+    log.append(recorded)
+
+    assert house.assembly.metrics.sum("events.lag") == 200_000
+    assert house.assembly.metrics.sum("events.lost") == 10

@@ -16,6 +16,7 @@ from kinmqtt_spi import ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, Fenced, ServiceUnavailable
 from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.event_feed import LocalFeed
 from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.memory.session import MemorySessionStore
@@ -27,6 +28,7 @@ MEMORY: dict[str, Callable[[Any], Any]] = {
     "retain": lambda context: MemoryRetainStore(),
     "session": lambda context: MemorySessionStore(),
     "event": lambda context: MemoryEventLog(context.clock.later),
+    "feed": lambda context: LocalFeed(MemoryEventLog(context.clock.later), "node"),
     "cluster": lambda context: SingleNode(),
 }
 WORK = {
@@ -35,6 +37,7 @@ WORK = {
     "retain": "put",
     "session": "claim",
     "event": "append",
+    "feed": "consume",
     "cluster": "claim",
 }
 """By family, a method that the traffic below leads to."""
@@ -82,6 +85,7 @@ def test_a_named_provider_is_used(family: str) -> None:
     named, other = Provider(family), Provider(family)
 
     house = House(plugins={"other": other, "named": named}, services={family: "named"})
+    house.assembly.contexts["named"].events.consume("group", lambda batch: None)
     messages = traffic(house)
 
     assert messages == [("a/b", b"x", 1)]

@@ -464,6 +464,69 @@ def test_events_that_come_back_take_no_more_than_they_may(length: int, monkeypat
     assert read._events_bytes == sum(each.event.size_bytes for each in read._events.values())
 
 
+def test_events_that_groups_hold_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, from the log and from a snapshot; when the group has them only the newest do."""
+    for module in (image, stores):
+        monkeypatch.setattr(module, "EVENTS", 5)
+    monkeypatch.setattr(stores, "EVENTS_IN_SLICE", 4)
+    before = life()
+    before.ledger.events.hold("g")
+    for _ in range(12):
+        before.turn([("event", "a", 2)])
+
+    groups = [before.ledger.standing(), *before.ledger.held_events()]
+    after = life(groups=before.log).ledger
+    anew = life(groups=[pack(group) for group in groups]).ledger
+
+    assert [len(group.events) for group in groups] == [5, 4, 4, 4, 4, 3]
+    assert after.events.all() == anew.events.all() == before.ledger.events.all()
+    assert len(after.events.all()) == 24
+    assert after.events.held() == anew.events.held() == ("g",)
+
+    before.ledger.events._group_commits("g", 23)
+    before.turn([("event", "a", 1)])
+    last = life(groups=before.log).ledger
+
+    assert [each.offset for each in last.events.all()] == [20, 21, 22, 23, 24]
+
+
+def test_a_group_that_is_held_no_more_is_written_down() -> None:
+    """After the next start its events are not held."""
+    before = life()
+    before.ledger.events.hold("g")
+    before.turn([("event", "a", 1)])
+    between = life(groups=before.log)
+
+    assert between.ledger.events.forget_unheld() == ["g"]
+    between.turn([("event", "a", 1)])
+
+    assert life(groups=[*before.log, *between.log]).ledger.events.held() == ()
+
+
+def test_a_group_that_is_held_before_the_log_is_read_goes_on() -> None:
+    """A plugin may hold and consume before the store has started: nothing comes again, and nothing is skipped."""
+    before = life()
+    before.ledger.events.hold("g")
+    before.turn([("event", "a", 2), ("event", "b", 2)])
+    before.ledger.events._group_commits("g", 1)
+    before.turn([("event", "a", 2)])
+    context = BareContext()
+    early = Ledger(context)
+    handled: list[int] = []
+    early.events.hold("g")
+    early.events.consume("g", lambda batch: handled.extend(each.offset for each in batch))
+    context.clock.advance()
+    read = Image()
+    for group in before.log:
+        read.take(group)
+
+    early.restore(read)
+    context.clock.advance()
+
+    assert handled == [2, 3, 4, 5]
+    assert early.gathered.offsets == {"g": 5}
+
+
 def test_a_damaged_group_raises() -> None:
     """Bytes that are no group are not taken in silence."""
     with pytest.raises((ValueError, EOFError, TypeError)):

@@ -86,7 +86,8 @@ class Group:
     def __init__(self, log: Log, name: str, begin: int, later: Later, run: Runner, report: Report) -> None:
         self._log = log
         self._name = name
-        self._begin = begin
+        self.begin = begin
+        """The offset after which a group without a committed one begins."""
         self._later = later
         self._run = run
         self._report = report
@@ -102,6 +103,13 @@ class Group:
         self.wanted.append(member)
         self.wake()
         return member
+
+    def restart(self, begin: int, committed: int | None) -> None:
+        """Continue after other offsets: the log has other contents now."""
+        self.begin = begin
+        self.committed = committed
+        self.present = ()
+        self.wake()
 
     def leave(self, member: Member) -> None:
         """Remove a consumer."""
@@ -127,7 +135,7 @@ class Group:
     def _divide(self) -> None:
         self._commit()
         self.present = tuple(self.wanted)
-        position = self._begin if self.committed is None else self.committed
+        position = self.begin if self.committed is None else self.committed
         for member in self.present:
             member.position = position
             member.again = None
@@ -210,6 +218,6 @@ class Group:
         """Commit the position of the slowest member."""
         if self.present:
             position = min(member.position for member in self.present)
-            if position > (self._begin if self.committed is None else self.committed):
+            if position > (self.begin if self.committed is None else self.committed):
                 self.committed = position
                 self.on_commit(self._name, position)

@@ -9,6 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, frozen
 
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.event_feed import LocalFeed
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
@@ -193,6 +195,12 @@ class BareContext(Context):
         self.authorization_changes: list[Scope] = []
         self.told: list[bytes] = []
         """What the plugin told its instances on other nodes."""
+        self.event_log = MemoryEventLog(self.clock.later)
+        """The log behind :attr:`events`; its consumers are called when the clock advances."""
+
+    @property
+    def events(self) -> LocalFeed:
+        return LocalFeed(self.event_log, self.node.name)
 
     def leave_out(self, *hooks: str) -> None:
         self.left_out.update(hooks)

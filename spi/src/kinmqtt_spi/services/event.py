@@ -11,9 +11,11 @@ from attrs import frozen
 
 from kinmqtt_spi.properties import BINARY_BYTES, NUMBER_BYTES, TEXT_BYTES, text_bytes
 from kinmqtt_spi.services.store import Store
+from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import Commit, Maybe
 
-EVENT_SCHEMA_VERSION: Final = 1
+EVENT_SCHEMA_VERSION: Final = 2
+"""The version of the events' data. Readers accept 1 as well, whose events have fewer fields (``docs/event.md``)."""
 
 EVENT_BYTES: Final = 550
 """The memory that an event takes besides its texts and numbers: the objects and its place in a log."""
@@ -24,6 +26,9 @@ class EventKind(Enum):
 
     CONNECT = "CONNECT"
     DISCONNECT = "DISCONNECT"
+    """The client or the broker has ended the connection."""
+    CONNECTION_LOST = "CONNECTION_LOST"
+    """The network connection was closed without a DISCONNECT."""
     SUBSCRIBE = "SUBSCRIBE"
     UNSUBSCRIBE = "UNSUBSCRIBE"
     ADD_RETAIN = "ADD_RETAIN"
@@ -88,6 +93,8 @@ class Recorded:
 
     offset: int
     event: Event
+    partition: int = 0
+    """The part of a feed that the offset counts in. The events of one client id are in one partition."""
 
 
 Handler: TypeAlias = Callable[[Sequence[Recorded]], Maybe[None]]
@@ -108,6 +115,21 @@ class Consumer(ABC):
     @abstractmethod
     def stop(self) -> Maybe[None]:
         """Take no further batches; completes when the handler's last call has completed."""
+
+
+@frozen(slots=True)
+class HoldBounds:
+    """``[events]``: how many events are stored for groups that hold them."""
+
+    max_waiting: int = setting(
+        200_000,
+        help="events that wait for a plugin which must get all of them (such as event_kafka) and has not taken them; "
+        "beyond, the oldest are deleted and counted (events.lost)",
+        minimum=1,
+    )
+    max_waiting_bytes: int = setting(
+        256 << 20, help="their approximate size in memory", unit="bytes", minimum=1 << 20
+    )
 
 
 class EventLog(Store, ABC):
@@ -134,3 +156,62 @@ class EventLog(Store, ABC):
     @abstractmethod
     def committed(self, group: str) -> Maybe[int]:
         """Return the group's committed offset; -1 if it has none."""
+
+    @abstractmethod
+    def hold(self, group: str, start: Start = Start.OLDEST) -> None:
+        """Delete no event that the group has not committed, up to the bounds of :meth:`bound`.
+
+        A group without a committed offset begins at ``start``. Call it at each start, from ``event_feed`` or
+        ``start``: the log remembers which groups are held until :meth:`forget_unheld`.
+        """
+
+    @abstractmethod
+    def forget_unheld(self) -> Sequence[str]:
+        """Stop holding events for groups that were held before the start and not since; returns their names.
+
+        The broker calls it once, when all plugins have started. Their committed offsets stay.
+        """
+
+    @abstractmethod
+    def bound(self, bounds: HoldBounds, on_lost: Callable[[int], object], on_group: Callable[[str], object]) -> None:
+        """Set the bounds of what is held. The broker calls it once, before plugins start.
+
+        ``on_lost`` is called with the number of events that were deleted although a held group had not committed
+        them; ``on_group`` with the name of each group when it is first held or consumed.
+        """
+
+    @abstractmethod
+    def lag(self, group: str) -> int:
+        """Return the number of stored events after the group's committed offset; all of them if it has none."""
+
+
+class EventFeed(ABC):
+    """The events of the broker, or of all brokers of a cluster, for plugins.
+
+    The built-in one (:class:`~kinmqtt_spi.memory.event_feed.LocalFeed`) has the events of this node's log. A plugin
+    can provide one with the events of all nodes.
+    """
+
+    @abstractmethod
+    def consume(
+        self, group: str, handler: Handler, start: Start = Start.OLDEST, *, each_node: bool = False
+    ) -> Consumer:
+        """Pass events to ``handler``, from the group's committed offset on, and as they arrive.
+
+        The events of a group are shared among its consumers, on whichever nodes: the events of one client id come to
+        one of them, in order. With ``each_node`` every node is a group of its own, named by :func:`node_group`, and
+        gets all events. Events may be delivered more than once; ``(client_id, version)`` tells them apart.
+        """
+
+    @abstractmethod
+    def lag(self, group: str) -> Maybe[int]:
+        """Return the number of events after the group's committed offset; all that are there if it has none.
+
+        Name a consumer of ``each_node`` by :func:`node_group`. Raises
+        :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the feed can't be asked.
+        """
+
+
+def node_group(group: str, node: str) -> str:
+    """Return the name of one node's group, for consumers that want every event on each node."""
+    return f"{group}.{node}"

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
+from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
@@ -276,6 +277,11 @@ class Context(ABC):
         counted (``cluster.untold``). On a single broker there is nobody to tell. Raises ``ValueError`` for more than
         :data:`MAX_TOLD_BYTES`.
         """
+
+    @property
+    @abstractmethod
+    def events(self) -> EventFeed:
+        """The feed of client events. Available from ``start`` on."""
 
     @abstractmethod
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
-from time import monotonic
-from typing import Final
-
 import pytest
 from attrs import evolve
 from hypothesis import HealthCheck, given, settings
@@ -14,22 +9,24 @@ from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import OffsetOutOfRange, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.services.event import Consumer, Event, EventKind, EventLog, EventVersion, Recorded, Start
+from kinmqtt_spi.services.event import Consumer, Event, EventKind, EventLog, EventVersion, HoldBounds, Recorded, Start
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, event
+from kinmqtt_spi.testing.consuming import (
+    MANY,
+    Collector,
+    ConsumingContract,
+    Waiting,
+    counters,
+    first,
+    of,
+    reaches,
+)
 from kinmqtt_spi.testing.contract import StoreContract, many
-from kinmqtt_spi.testing.driving import LIMIT_S, AsyncioDriver, Driver
-from kinmqtt_spi.values import Maybe
-
-_STEP_S: Final = 0.25
-_QUIET_S: Final = 2.0
-"""How long it is watched that something does not come about."""
-_PATIENCE_S: Final = 120.0
-"""How long it is waited for that something comes about."""
-_MANY: Final = 1_000_000
+from kinmqtt_spi.testing.driving import Driver
 
 
-class EventLogContract(StoreContract):
+class EventLogContract(ConsumingContract, StoreContract):
     """Override the fixture ``event_log``: an empty log, opened with ``drive`` if it must be awaited.
 
     Its consumers run while time passes: on ``clock``, which the fixture may request, or in the event loop of
@@ -38,8 +35,6 @@ class EventLogContract(StoreContract):
 
     forgets = False
     """Whether the suite may have the oldest events go: override :meth:`forgetting`."""
-    takes_awaitables = False
-    """Whether handlers may answer awaitables: override :meth:`held` where it is not asyncio that runs them."""
 
     @pytest.fixture
     def event_log(self) -> EventLog:
@@ -49,20 +44,6 @@ class EventLogContract(StoreContract):
     def forgetting(self, log: EventLog, drive: Driver) -> None:
         """Make all current events expire, by age or by number; there may be newer ones then."""
         raise NotImplementedError(f"{type(self).__name__} sets forgets, and does not override forgetting")
-
-    def held(self, drive: Driver) -> tuple[Awaitable[None], Callable[[], object]]:
-        """Return an awaitable for a handler, and a call that ends the wait: an asyncio future by default."""
-        if not isinstance(drive, AsyncioDriver):
-            raise NotImplementedError(f"{type(self).__name__} sets takes_awaitables, and does not override held")
-        future: asyncio.Future[None] = drive.loop.create_future()
-        return future, lambda: future.set_result(None)
-
-    def pass_time(self, clock: TurnableClock, drive: Driver, seconds: float) -> None:
-        """Let consumers run: advance the clock, and run the event loop for a moment if there is one."""
-        clock.advance(seconds)
-        if self.reactor is not None:
-            moment: Maybe[None] = asyncio.sleep(0.01)
-            drive(moment)
 
     # The log
 
@@ -85,7 +66,7 @@ class EventLogContract(StoreContract):
         assert offsets == sorted(set(offsets))
         assert offsets[0] >= 0
         for name in "ab":
-            assert _of(found, name) == [each for batch in batches for each in batch if each.client_id == name]
+            assert of(found, name) == [each for batch in batches for each in batch if each.client_id == name]
 
     @behaviour("EVENT-03")
     def test_event_03_reading_goes_on_after_an_offset(self, event_log: EventLog, drive: Driver) -> None:
@@ -95,7 +76,7 @@ class EventLogContract(StoreContract):
 
         for place, recorded in enumerate(found):
             assert list(drive(event_log.read(recorded.offset, 10))) == found[place + 1 :]
-        assert _counters(drive(event_log.read(-1, 10))) == [0, 1, 2, 3, 4]
+        assert counters(drive(event_log.read(-1, 10))) == [0, 1, 2, 3, 4]
 
     @behaviour("EVENT-04")
     def test_event_04_pages_leave_nothing_out(self, event_log: EventLog, drive: Driver) -> None:
@@ -112,7 +93,7 @@ class EventLogContract(StoreContract):
             if number < 4:
                 self._append(event_log, drive, event("a", 20 + number))
 
-        assert _counters(seen) == list(range(24))
+        assert counters(seen) == list(range(24))
 
     @behaviour("EVENT-05")
     def test_event_05_everything_comes_back(self, event_log: EventLog, drive: Driver) -> None:
@@ -168,7 +149,7 @@ class EventLogContract(StoreContract):
         for answer in answers:
             drive(answer)
 
-        assert _counters(self._read(event_log, drive)) == list(range(6))
+        assert counters(self._read(event_log, drive)) == list(range(6))
 
     @behaviour("EVENT-09")
     def test_event_09_a_repeated_batch_loses_nothing(self, event_log: EventLog, drive: Driver) -> None:
@@ -182,7 +163,7 @@ class EventLogContract(StoreContract):
 
         found = self._read(event_log, drive)
         assert found[:2] == before
-        assert list(dict.fromkeys(_counters(found))) == [1, 2, 3]
+        assert list(dict.fromkeys(counters(found))) == [1, 2, 3]
 
     @behaviour("EVENT-10", needs="can_fail")
     def test_event_10_a_failure_is_told(self, event_log: EventLog, drive: Driver) -> None:
@@ -198,7 +179,7 @@ class EventLogContract(StoreContract):
         mend()
         self._append(event_log, drive, event("a", 3))
 
-        assert _counters(self._read(event_log, drive)) in ([1, 3], [1, 2, 3])
+        assert counters(self._read(event_log, drive)) in ([1, 3], [1, 2, 3])
 
     @behaviour("EVENT-11", needs="survives_restart")
     def test_event_11_events_outlive_the_log(self, event_log: EventLog, drive: Driver) -> None:
@@ -212,7 +193,7 @@ class EventLogContract(StoreContract):
         self._append(again, drive, event("ä", 3))
         after = self._read(again, drive)
         assert after[:3] == before
-        assert _counters(after) == [0, 1, 2, 3]
+        assert counters(after) == [0, 1, 2, 3]
         assert after[3].offset > before[-1].offset
 
     # Consumers
@@ -223,12 +204,12 @@ class EventLogContract(StoreContract):
     ) -> None:
         """A group with one consumer gets the present and the later events, in order, and never an empty batch."""
         self._append(event_log, drive, *(event("a", number) for number in range(3)))
-        handler = _Collector()
+        handler = Collector()
         event_log.consume("g", handler)
         self._until(clock, drive, lambda: len(handler.handled) >= 3)
         for number in range(3, 6):
             self._append(event_log, drive, event("a", number))
-            self._until(clock, drive, _reaches(handler.first, number + 1))
+            self._until(clock, drive, reaches(handler.first, number + 1))
 
         assert handler.first() == self._read(event_log, drive)
         assert all(handler.batches)
@@ -236,7 +217,7 @@ class EventLogContract(StoreContract):
     @behaviour("EVENT-13")
     def test_event_13_order_holds_per_client(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """A consumer gets each client's events in the order in which they were appended, however many there are."""
-        handler = _Collector()
+        handler = Collector()
         event_log.consume("g", handler)
         for number in range(250):
             self._append(event_log, drive, *(event(name, number) for name in "abc"))
@@ -244,7 +225,7 @@ class EventLogContract(StoreContract):
         self._until(clock, drive, lambda: len(handler.first()) == 750)
 
         for name in "abc":
-            assert _counters(handler.first(), name) == list(range(250))
+            assert counters(handler.first(), name) == list(range(250))
 
     @behaviour("EVENT-14")
     def test_event_14_a_group_begins_where_it_is_told(
@@ -252,7 +233,7 @@ class EventLogContract(StoreContract):
     ) -> None:
         """A group without a committed offset begins with the oldest event, or with those after it joined."""
         self._append(event_log, drive, event("a", 1))
-        old, new = _Collector(), _Collector()
+        old, new = Collector(), Collector()
         event_log.consume("old", old, Start.OLDEST)
         event_log.consume("new", new, Start.NEWEST)
         self._quiet(clock, drive)
@@ -260,17 +241,17 @@ class EventLogContract(StoreContract):
         self._append(event_log, drive, event("a", 2))
 
         self._until(clock, drive, lambda: len(old.handled) >= 2 and len(new.handled) >= 1)
-        assert (_counters(old.first()), _counters(new.first())) == ([1, 2], [2])
+        assert (counters(old.first()), counters(new.first())) == ([1, 2], [2])
 
     @behaviour("EVENT-15")
     def test_event_15_a_return_commits(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """When the handler has returned, its batch is committed: no event of it is above the committed offset."""
-        handler = _Collector()
+        handler = Collector()
         event_log.consume("g", handler)
         for number in range(3):
             self._append(event_log, drive, event("a", number), event("b", number))
 
-            self._until(clock, drive, _reaches(handler.first, 2 * number + 2))
+            self._until(clock, drive, reaches(handler.first, 2 * number + 2))
             self._committed(event_log, clock, drive, "g")
 
         assert not drive(event_log.read(drive(event_log.committed("g")), 10))
@@ -281,7 +262,7 @@ class EventLogContract(StoreContract):
     ) -> None:
         """While a handler raises, neither its batch nor later ones are committed."""
         self._append(event_log, drive, event("a", 1))
-        handler = _Collector(failures=_MANY)
+        handler = Collector(failures=MANY)
         event_log.consume("g", handler)
         self._until(clock, drive, lambda: bool(handler.batches))
 
@@ -297,7 +278,7 @@ class EventLogContract(StoreContract):
     ) -> None:
         """A batch whose handler raised is delivered again, unchanged, until it is handled."""
         self._append(event_log, drive, *(event("a", number) for number in range(4)))
-        handler = _Collector(failures=3)
+        handler = Collector(failures=3)
         event_log.consume("g", handler)
         self._until(clock, drive, lambda: bool(handler.batches))
         self._append(event_log, drive, event("a", 4))
@@ -305,19 +286,19 @@ class EventLogContract(StoreContract):
         self._until(clock, drive, lambda: len(handler.first()) == 5)
 
         assert handler.batches[1:4] == [handler.batches[0]] * 3
-        assert _counters(handler.first()) == [0, 1, 2, 3, 4]
+        assert counters(handler.first()) == [0, 1, 2, 3, 4]
 
     @behaviour("EVENT-18")
     def test_event_18_a_known_group_goes_on(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """A group with a committed offset continues after it, wherever a new one would begin."""
-        handler = _Collector()
+        handler = Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
         self._committed(event_log, clock, drive, "g")
         drive(consumer.stop())
         self._append(event_log, drive, event("a", 2))
 
-        oldest, newest = _Collector(), _Collector()
+        oldest, newest = Collector(), Collector()
         consumer = event_log.consume("g", newest, Start.NEWEST)
         self._until(clock, drive, lambda: bool(newest.handled))
         self._committed(event_log, clock, drive, "g")
@@ -326,7 +307,7 @@ class EventLogContract(StoreContract):
         event_log.consume("g", oldest, Start.OLDEST)
         self._until(clock, drive, lambda: bool(oldest.handled))
 
-        assert [_counters(each.first()) for each in (handler, newest, oldest)] == [[1], [2], [3]]
+        assert [counters(each.first()) for each in (handler, newest, oldest)] == [[1], [2], [3]]
 
     @behaviour("EVENT-19")
     def test_event_19_what_is_not_committed_comes_again(
@@ -334,12 +315,12 @@ class EventLogContract(StoreContract):
     ) -> None:
         """Events that a consumer has not handled when it is stopped go to the next consumer of its group."""
         self._append(event_log, drive, event("a", 1), event("b", 1))
-        stuck = _Collector(failures=_MANY)
+        stuck = Collector(failures=MANY)
         consumer = event_log.consume("g", stuck)
         self._until(clock, drive, lambda: bool(stuck.batches))
         drive(consumer.stop())
 
-        heir = _Collector()
+        heir = Collector()
         event_log.consume("g", heir)
 
         self._until(clock, drive, lambda: len(heir.first()) == 2)
@@ -349,7 +330,7 @@ class EventLogContract(StoreContract):
     def test_event_20_groups_are_apart(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """Each group gets every event, at its own pace: a group that hangs does not delay another."""
         self._append(event_log, drive, *(event("a", number) for number in range(3)))
-        stuck, one, two = _Collector(failures=_MANY), _Collector(), _Collector()
+        stuck, one, two = Collector(failures=MANY), Collector(), Collector()
         for group, handler in (("stuck", stuck), ("one", one), ("two", two)):
             event_log.consume(group, handler)
 
@@ -365,7 +346,7 @@ class EventLogContract(StoreContract):
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
         """Client ids are divided among a group's members: each gets some, and one gets all events of a client."""
-        one, two = _Collector(), _Collector()
+        one, two = Collector(), Collector()
         event_log.consume("g", one)
         event_log.consume("g", two)
         self._quiet(clock, drive)
@@ -382,14 +363,14 @@ class EventLogContract(StoreContract):
         assert not ones & twos
         assert sorted(ones | twos) == sorted(names)
         for name in names:
-            assert _counters((one if name in ones else two).first(), name) == [0, 1, 2]
+            assert counters((one if name in ones else two).first(), name) == [0, 1, 2]
 
     @behaviour("EVENT-22")
     def test_event_22_nothing_unhandled_is_committed(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
         """Events that one member has not handled are not committed by another member that is further."""
-        stuck, fine = _Collector(failures=_MANY), _Collector()
+        stuck, fine = Collector(failures=MANY), Collector()
         event_log.consume("g", stuck)
         event_log.consume("g", fine)
         self._quiet(clock, drive)
@@ -407,18 +388,18 @@ class EventLogContract(StoreContract):
     ) -> None:
         """While a consumer joins, every event is handled, in order for each client; some may be delivered twice."""
         handled: list[Recorded] = []
-        event_log.consume("g", _Collector(failures=2, also=handled))
+        event_log.consume("g", Collector(failures=2, also=handled))
         for number in range(6):
             self._append(event_log, drive, *(event(name, number) for name in "abcdef"))
             if number == 1:
                 self.pass_time(clock, drive, 0.0)
             if number == 3:
-                event_log.consume("g", _Collector(also=handled))
+                event_log.consume("g", Collector(also=handled))
 
-        self._until(clock, drive, lambda: len(_first(handled)) == 36)
+        self._until(clock, drive, lambda: len(first(handled)) == 36)
 
         for name in "abcdef":
-            assert _counters(_first(handled), name) == list(range(6))
+            assert counters(first(handled), name) == list(range(6))
 
     @behaviour("EVENT-24")
     def test_event_24_who_leaves_takes_nothing_along(
@@ -426,8 +407,8 @@ class EventLogContract(StoreContract):
     ) -> None:
         """When a consumer leaves, the others of its group take over its clients and its unhandled events."""
         handled: list[Recorded] = []
-        leaving = event_log.consume("g", _Collector(failures=_MANY))
-        event_log.consume("g", _Collector(also=handled))
+        leaving = event_log.consume("g", Collector(failures=MANY))
+        event_log.consume("g", Collector(also=handled))
         self._quiet(clock, drive)
         names = [f"c{number}" for number in range(20)]
         self._append(event_log, drive, *(event(name, 1) for name in names))
@@ -436,16 +417,16 @@ class EventLogContract(StoreContract):
         drive(leaving.stop())
         self._append(event_log, drive, *(event(name, 2) for name in names))
 
-        self._until(clock, drive, lambda: len(_first(handled)) == 40)
+        self._until(clock, drive, lambda: len(first(handled)) == 40)
         for name in names:
-            assert _counters(_first(handled), name) == [1, 2]
+            assert counters(first(handled), name) == [1, 2]
 
     @behaviour("EVENT-25")
     def test_event_25_a_stopped_consumer_gets_nothing(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
         """A stopped consumer gets no further batch; a second stop does nothing."""
-        handler = _Collector()
+        handler = Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
         self._until(clock, drive, lambda: bool(handler.handled))
@@ -467,11 +448,11 @@ class EventLogContract(StoreContract):
         last = self._read(event_log, drive)[-1].offset
         self.forgetting(event_log, drive)
         self._append(event_log, drive, event("b", 1), event("b", 2))
-        handler = _Collector()
+        handler = Collector()
 
         event_log.consume("g", handler)
 
-        self._until(clock, drive, lambda: len(_of(handler.first(), "b")) == 2)
+        self._until(clock, drive, lambda: len(of(handler.first(), "b")) == 2)
         with pytest.raises(OffsetOutOfRange) as gone:
             drive(event_log.read(-1, 1))
         assert handler.first()[0].offset == gone.value.oldest > last
@@ -481,7 +462,7 @@ class EventLogContract(StoreContract):
     @behaviour("EVENT-27", needs="takes_awaitables")
     def test_event_27_a_result_commits(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """If a handler returns an awaitable, its batch is committed when that completes, and not before."""
-        handler = _Waiting(self, drive)
+        handler = Waiting(self, drive)
         event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
         self._until(clock, drive, lambda: len(handler.begun) == 1)
@@ -499,10 +480,10 @@ class EventLogContract(StoreContract):
     ) -> None:
         """If the awaitable of a handler raises, the same batch is delivered again."""
         self._append(event_log, drive, event("a", 1), event("a", 2))
-        handler = _Waiting(self, drive, failures=2)
+        handler = Waiting(self, drive, failures=2)
         event_log.consume("g", handler)
         for attempt in range(1, 4):
-            self._until(clock, drive, _reaches(lambda: handler.begun, attempt))
+            self._until(clock, drive, reaches(lambda: handler.begun, attempt))
             assert drive(event_log.committed("g")) < handler.begun[0][0].offset
             handler.go()
 
@@ -515,7 +496,7 @@ class EventLogContract(StoreContract):
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
         """``stop`` completes with the handler's last call, whose batch is committed; no other call follows."""
-        handler = _Waiting(self, drive)
+        handler = Waiting(self, drive)
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
         self._until(clock, drive, lambda: len(handler.begun) == 1)
@@ -537,7 +518,7 @@ class EventLogContract(StoreContract):
 
         That holds while consumers join.
         """
-        handler, newcomer = _Waiting(self, drive), _Collector()
+        handler, newcomer = Waiting(self, drive), Collector()
         event_log.consume("g", handler)
         names = [f"c{number}" for number in range(10)]
         self._append(event_log, drive, *(event(name, 1) for name in names))
@@ -553,7 +534,7 @@ class EventLogContract(StoreContract):
 
         def all_handled() -> bool:
             handler.go()
-            return len(_first(handler.ended + newcomer.handled)) == 20
+            return len(first(handler.ended + newcomer.handled)) == 20
 
         self._until(clock, drive, all_handled)
 
@@ -562,7 +543,7 @@ class EventLogContract(StoreContract):
     @behaviour("EVENT-31", needs="survives_restart")
     def test_event_31_groups_outlive_the_log(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
         """After a restart a group continues after its committed offset, and misses no event."""
-        handler = _Collector()
+        handler = Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1), event("a", 2))
         self._committed(event_log, clock, drive, "g")
@@ -571,11 +552,11 @@ class EventLogContract(StoreContract):
 
         again = self._reopened(event_log, drive)
         committed = drive(again.committed("g"))
-        heir = _Collector()
+        heir = Collector()
         again.consume("g", heir, Start.NEWEST)
 
-        self._until(clock, drive, lambda: len(_first(handler.handled + heir.handled)) == 4)
-        assert _counters(heir.first())[-2:] == [3, 4]
+        self._until(clock, drive, lambda: len(first(handler.handled + heir.handled)) == 4)
+        assert counters(heir.first())[-2:] == [3, 4]
         assert min(recorded.offset for recorded in heir.handled) > committed
 
     @behaviour("EVENT-32")
@@ -592,32 +573,119 @@ class EventLogContract(StoreContract):
         def run(steps: list[tuple[str, int]]) -> None:
             prefix = f"{next(examples)}-"
             handled: list[Recorded] = []
-            counters: dict[str, int] = {}
+            counts: dict[str, int] = {}
             members: list[Consumer] = []
             for step, number in steps:
                 if step == "append":
                     name = f"{prefix}{number}"
-                    counters[name] = counters.get(name, 0) + 1
-                    self._append(event_log, drive, event(name, counters[name]))
+                    counts[name] = counts.get(name, 0) + 1
+                    self._append(event_log, drive, event(name, counts[name]))
                 elif step == "join":
-                    members.append(event_log.consume(prefix, _Collector(number, also=handled)))
+                    members.append(event_log.consume(prefix, Collector(number, also=handled)))
                 elif step == "leave" and members:
                     drive(members.pop(number % len(members)).stop())
                 else:
                     self.pass_time(clock, drive, number * 0.1)
-            members.append(event_log.consume(prefix, _Collector(also=handled)))
-            total = sum(counters.values())
+            members.append(event_log.consume(prefix, Collector(also=handled)))
+            total = sum(counts.values())
 
             def ours() -> list[Recorded]:
-                return [each for each in _first(handled) if each.event.client_id in counters]
+                return [each for each in first(handled) if each.event.client_id in counts]
 
             self._until(clock, drive, lambda: len(ours()) == total)
-            for name, count in counters.items():
-                assert _counters(ours(), name) == list(range(1, count + 1))
+            for name, count in counts.items():
+                assert counters(ours(), name) == list(range(1, count + 1))
             for member in members:
                 drive(member.stop())
 
         run()
+
+    # Groups that hold events
+
+    @behaviour("EVENT-33", needs="forgets")
+    def test_event_33_what_is_held_stays(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
+        """What a held group has not committed is not deleted; afterwards it is."""
+        event_log.hold("h")
+        self._append(event_log, drive, event("a", 1), event("a", 2))
+
+        self.forgetting(event_log, drive)
+        assert counters(self._read(event_log, drive), "a") == [1, 2]
+        event_log.consume("h", Collector())
+        self._committed(event_log, clock, drive, "h")
+        self.forgetting(event_log, drive)
+
+        with pytest.raises(OffsetOutOfRange):
+            drive(event_log.read(-1, 1))
+
+    @behaviour("EVENT-34", needs="forgets")
+    def test_event_34_what_is_held_is_bounded(self, event_log: EventLog, drive: Driver) -> None:
+        """Beyond the bounds the oldest held events are deleted, and their number is reported."""
+        lost: list[int] = []
+        event_log.bound(HoldBounds(max_waiting=1), lost.append, lambda group: None)
+        event_log.hold("h")
+        self._append(event_log, drive, event("a", 1), event("a", 2))
+
+        self.forgetting(event_log, drive)
+        self._append(event_log, drive, event("b", 1))
+
+        with pytest.raises(OffsetOutOfRange):
+            drive(event_log.read(-1, 1))
+        assert sum(lost) >= 2
+        assert min(lost) > 0
+
+    @behaviour("EVENT-35", needs="survives_restart")
+    def test_event_35_holds_outlive_the_log(self, event_log: EventLog, drive: Driver) -> None:
+        """After a restart the events of a held group stay, before it is held again too."""
+        event_log.hold("h")
+        self._append(event_log, drive, event("a", 1), event("a", 2))
+        again = self._reopened(event_log, drive)
+        if self.forgets:
+            self.forgetting(again, drive)
+            assert counters(self._read(again, drive), "a") == [1, 2]
+        again.hold("h")
+
+        assert not again.forget_unheld()
+        assert counters(self._read(again, drive), "a") == [1, 2]
+
+    @behaviour("EVENT-36", needs="survives_restart")
+    def test_event_36_holds_are_forgotten(self, event_log: EventLog, drive: Driver) -> None:
+        """``forget_unheld`` returns the groups that were held before the restart and not since, once."""
+        for group in ("b", "a", "c"):
+            event_log.hold(group)
+        self._append(event_log, drive, event("a", 1))
+        again = self._reopened(event_log, drive)
+        again.hold("c")
+
+        assert sorted(again.forget_unheld()) == ["a", "b"]
+
+        assert not again.forget_unheld()
+
+    @behaviour("EVENT-37")
+    def test_event_37_lag_is_what_is_left(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
+        """``lag`` counts the events after a group's committed offset, and all of them for an unknown group."""
+        self._append(event_log, drive, event("a", 1), event("a", 2))
+        event_log.consume("g", Collector())
+        self._committed(event_log, clock, drive, "g")
+        self._append(event_log, drive, event("a", 3))
+
+        assert (event_log.lag("g"), event_log.lag("nobody")) == (1, 3)
+
+    @behaviour("EVENT-38")
+    def test_event_38_a_held_group_gets_what_it_held(
+        self, event_log: EventLog, clock: TurnableClock, drive: Driver
+    ) -> None:
+        """A held group begins where its hold began, wherever its consumers would."""
+        self._append(event_log, drive, event("a", 1))
+        event_log.hold("new", Start.NEWEST)
+        event_log.hold("old")
+        self._append(event_log, drive, event("a", 2))
+        old, new = Collector(), Collector()
+
+        event_log.consume("old", old, Start.NEWEST)
+        event_log.consume("new", new, Start.OLDEST)
+
+        self._until(clock, drive, lambda: len(old.handled) >= 2 and len(new.handled) >= 1)
+        assert (counters(old.first()), counters(new.first())) == ([1, 2], [2])
 
     # Within
 
@@ -625,102 +693,17 @@ class EventLogContract(StoreContract):
         self.persist(log, lambda: log.append(events), drive)
 
     def _read(self, log: EventLog, drive: Driver) -> list[Recorded]:
-        return list(drive(log.read(-1, _MANY)))
+        return list(drive(log.read(-1, MANY)))
 
     def _reopened(self, log: EventLog, drive: Driver) -> EventLog:
         again = self.reopened(log, drive)
         assert isinstance(again, EventLog)
         return again
 
-    def _until(self, clock: TurnableClock, drive: Driver, condition: Callable[[], object]) -> None:
-        """Let time pass until a condition holds."""
-        passed, limit = 0.0, monotonic() + (0 if self.reactor is None else LIMIT_S)
-        while not condition():
-            assert passed < _PATIENCE_S or monotonic() < limit, "the condition is not reached"
-            self.pass_time(clock, drive, _STEP_S if passed else 0.0)
-            passed += _STEP_S
-
-    def _quiet(self, clock: TurnableClock, drive: Driver) -> None:
-        """Let time pass, to check that nothing happens."""
-        for _ in range(int(_QUIET_S / _STEP_S)):
-            self.pass_time(clock, drive, _STEP_S)
-
     def _committed(self, log: EventLog, clock: TurnableClock, drive: Driver, group: str) -> None:
         """Wait until a group has committed all events."""
         last = self._read(log, drive)[-1].offset
         self._until(clock, drive, lambda: drive(log.committed(group)) >= last)
-
-
-class _Collector:
-    """A handler that collects its events, and raises a number of times."""
-
-    def __init__(self, failures: int = 0, also: list[Recorded] | None = None) -> None:
-        self.batches: list[list[Recorded]] = []
-        self.handled: list[Recorded] = []
-        self._failures = failures
-        self._also = also
-
-    def __call__(self, batch: Sequence[Recorded]) -> None:
-        self.batches.append(list(batch))
-        if self._failures:
-            self._failures -= 1
-            raise RuntimeError("the test's handler can't at the moment")
-        self.handled += batch
-        if self._also is not None:
-            self._also += batch
-
-    def first(self) -> list[Recorded]:
-        """The handled events, without redelivered ones."""
-        return _first(self.handled)
-
-
-class _Waiting:
-    """A handler whose calls end when the test says so."""
-
-    def __init__(self, suite: EventLogContract, drive: Driver, failures: int = 0) -> None:
-        self.begun: list[list[Recorded]] = []
-        self.ended: list[Recorded] = []
-        self._suite = suite
-        self._drive = drive
-        self._failures = failures
-        self._going: list[Callable[[], object]] = []
-
-    async def __call__(self, batch: Sequence[Recorded]) -> None:
-        self.begun.append(list(batch))
-        awaitable, go = self._suite.held(self._drive)
-        self._going.append(go)
-        await awaitable
-        if self._failures:
-            self._failures -= 1
-            raise RuntimeError("the test's handler can't at the moment")
-        self.ended += batch
-
-    def go(self) -> None:
-        """End the call that was begun."""
-        going, self._going = self._going, []
-        for go in going:
-            go()
-
-
-def _reaches(items: Callable[[], Sized], count: int) -> Callable[[], bool]:
-    """Tell whether there are that many of them."""
-    return lambda: len(items()) >= count
-
-
-def _first(handled: Iterable[Recorded]) -> list[Recorded]:
-    """The events without redelivered ones."""
-    first: dict[int, Recorded] = {}
-    for recorded in handled:
-        first.setdefault(recorded.offset, recorded)
-    return list(first.values())
-
-
-def _of(records: Iterable[Recorded], client_id: str) -> list[Event]:
-    return [recorded.event for recorded in records if recorded.event.client_id == client_id]
-
-
-def _counters(records: Iterable[Recorded], client_id: str | None = None) -> list[int]:
-    return [each.event.version.counter for each in records if client_id in (None, each.event.client_id)]
 
 
 def _by_client(its: Event) -> str:

@@ -14,7 +14,7 @@ from kinmqtt_spi.errors import OffsetOutOfRange, ServiceUnavailable
 from kinmqtt_spi.memory._consumers import Member
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.services.event import Consumer, Event, EventVersion, Recorded, Start
+from kinmqtt_spi.services.event import Consumer, Event, EventVersion, HoldBounds, Recorded, Start
 from kinmqtt_spi.testing.build import event
 from kinmqtt_spi.testing.event import EventLogContract
 from spi_harness.turning import ClockRunner, Gate
@@ -332,7 +332,7 @@ class TestEVENT_22_CommitsAsFarAsTheFastest(_Broken):
             def commit() -> None:
                 if group.present:
                     position = max(member.position for member in group.present)
-                    if position > group._begin:
+                    if position > group.begin:
                         group.committed = position
                         group.on_commit(group._name, position)
 
@@ -426,3 +426,58 @@ class TestEVENT_32_LosesWhatALeaverHad(_Broken):
                 leave(member)
 
             group.leave = commit
+
+
+class TestEVENT_33_HoldsNothing(_Broken):
+    class double(MemoryEventLog):
+        def hold(self, group: str, start: Start = Start.OLDEST) -> None:
+            pass
+
+
+class TestEVENT_33_HoldsForEver(_Broken):
+    class double(MemoryEventLog):
+        def _position(self, group: str) -> int:
+            return -1 if group in self._held else super()._position(group)
+
+
+class TestEVENT_34_HoldsWithoutABound(_Broken):
+    class double(MemoryEventLog):
+        def bound(self, bounds: HoldBounds, on_lost: Any, on_group: Any) -> None:
+            super().bound(HoldBounds(), on_lost, on_group)
+
+
+class TestEVENT_34_LosesInSilence(_Broken):
+    class double(MemoryEventLog):
+        def bound(self, bounds: HoldBounds, on_lost: Any, on_group: Any) -> None:
+            super().bound(bounds, lambda count: None, on_group)
+
+
+class TestEVENT_35_ForgetsHolds(_Restarting):
+    def next_life(self, log: Any, again: Any) -> None:
+        again._retention = RETENTION
+        again.restore(log._records, log._committed)
+
+
+class TestEVENT_36_ForgetsWhatWasHeld(_Restarting):
+    def next_life(self, log: Any, again: Any) -> None:
+        again.restore(log._records, log._committed)
+
+
+class TestEVENT_36_ForgetsWhatIsHeld(_Restarting):
+    def next_life(self, log: Any, again: Any) -> None:
+        again.restore(log._records, log._committed, log.held())
+        again.hold = lambda group: None
+
+
+class TestEVENT_37_CountsEverything(_Broken):
+    class double(MemoryEventLog):
+        def lag(self, group: str) -> int:
+            return self.count()
+
+
+class TestEVENT_38_BeginsWhereConsumersDo(_Broken):
+    class double(MemoryEventLog):
+        def consume(self, group: str, handler: Any, start: Start = Start.OLDEST) -> Member:
+            self._committed.pop(group, None)
+            self._starts[group] = start
+            return super().consume(group, handler, start)

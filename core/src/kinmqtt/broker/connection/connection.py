@@ -19,6 +19,7 @@ from kinmqtt.broker.connection import connection_log
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.read_gate import DISCONNECTING
 from kinmqtt.broker.connection.writer import Writer, fitting_for
+from kinmqtt.broker.session.session import expiry_moment
 from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.hooks.denial_log import shown
 from kinmqtt.mqtt.connection_state import TRANSITIONS, State
@@ -449,14 +450,18 @@ class Connection(Writer):
         hooks = self.runtime.hooks
         if hooks.connection_lost.active:
             hooks.connection_lost(session.client, text)
-        self._record_end(session, "network", None)
+        expires_at = expiry_moment(session.expiry_s, self.runtime.clock.now())
+        events.record(
+            self.runtime, EventKind.CONNECTION_LOST, session.client_id, session.epoch, expires_at=expires_at
+        )
 
-    def _record_end(self, session: Session, by: str, reason: ReasonCode | None) -> None:
+    def _record_end(self, session: Session, by: str, reason: ReasonCode) -> None:
         events.record(
             self.runtime,
             EventKind.DISCONNECT,
             session.client_id,
             session.epoch,
             by=by,
-            reason=None if reason is None else int(reason),
+            reason=int(reason),
+            expires_at=expiry_moment(session.expiry_s, self.runtime.clock.now()),
         )

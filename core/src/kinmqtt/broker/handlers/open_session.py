@@ -301,4 +301,10 @@ def _notify_connected(connection: Connection, session: Session, present: bool, c
         address=str(session.client.address),
         clean_start=clean_start,
         version=session.version,
+        username=session.client.username,
+        listener=session.client.listener,
+        expiry_s=session.expiry_s,
+        keep_alive_s=connection.keep_alive_s,
+        session_present=present,
+        created_at=session.created_at,
     )

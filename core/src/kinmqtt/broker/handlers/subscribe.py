@@ -331,6 +331,10 @@ def _add_subscription(connection: Connection, session: Session, subscription: Su
         session.epoch,
         filter=subscription.full_filter,
         qos=subscription.qos,
+        no_local=subscription.no_local,
+        retain_as_published=subscription.retain_as_published,
+        retain_handling=int(subscription.retain_handling),
+        identifier=subscription.identifier,
     )
     return new
 

@@ -251,7 +251,11 @@ class Retained:
         kind = EventKind.ADD_RETAIN if message.payload else EventKind.REMOVE_RETAIN
         publisher = message.publisher.client_id
         if not message.topic.startswith(SYS_PREFIX):
-            events.record(runtime, kind, publisher, self._epoch_of(publisher), topic=message.topic)
+            data: dict[str, object] = {"topic": message.topic}
+            if message.payload:
+                message_id = f"{message.id.node}-{message.id.counter}"
+                data |= {"qos": message.qos, "bytes": len(message.payload), "message_id": message_id}
+            events.record_data(runtime, kind, publisher, self._epoch_of(publisher), data)
         hooks = runtime.hooks
         if message.payload and hooks.retained.active:
             batch.after_commit.append(lambda: hooks.retained(message))

@@ -167,6 +167,7 @@ class Embedded:
     def _slices(self) -> Iterator[CommitGroup]:
         ledger = self._shared
         yield ledger.standing()
+        yield from ledger.held_events()
         yield from everything(ledger.sessions, ledger.queues, ledger.retained)
 
 

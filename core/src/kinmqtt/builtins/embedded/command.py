@@ -37,6 +37,7 @@ from kinmqtt_spi.export import (
     HEADER,
     Contents,
     ExportError,
+    consumer_line,
     line_text,
     queue_lines,
     queued_lines,
@@ -48,6 +49,7 @@ from kinmqtt_spi.export import (
 from kinmqtt_spi.files import sync_folder
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.event import HoldBounds
 from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.services.session import StoredSession
 
@@ -286,7 +288,11 @@ def _summary(path: Path, problems: Sequence[str], rows: int) -> str:
 
 def _new_ledger() -> Ledger:
     # The event log would call consumers by the broker's clock; here there are no consumers.
-    return Ledger(SimpleNamespace(clock=SimpleNamespace(later=lambda delay_s, call: None)))
+    ledger = Ledger(SimpleNamespace(clock=SimpleNamespace(later=lambda delay_s, call: None)))
+    # The broker's settings bound what groups hold; here everything of the log is held.
+    everything_held = HoldBounds(max_waiting=sys.maxsize, max_waiting_bytes=sys.maxsize)
+    ledger.events.bound(everything_held, lambda count: None, lambda group: None)
+    return ledger
 
 
 def _ledger(contents: Contents) -> Ledger:
@@ -298,7 +304,7 @@ def _ledger(contents: Contents) -> Ledger:
     for writes in contents.queue_writes():
         ledger.queues.carry_out(writes)
     ledger.retained.carry_out(contents.retained)
-    ledger.events.restore(contents.events, contents.consumer_offsets)
+    ledger.events.restore(contents.events, contents.consumer_offsets, contents.holding_groups)
     return ledger
 
 
@@ -340,6 +346,7 @@ def _written(folder: Path, number: int, ledger: Ledger) -> Path:
 
 def _slices(ledger: Ledger) -> Iterator[CommitGroup]:
     yield ledger.standing()
+    yield from ledger.held_events()
     counted = CommitGroup()
     for client_id, epoch, state in _queues(ledger):
         last = state.last_sequence
@@ -391,7 +398,8 @@ def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:
         if cursor is None:
             break
     yield from ({"kind": "event", **to_plain(recorded)} for recorded in ledger.events.all())
-    yield from ({"kind": "consumer", "group": group, "offset": at} for group, at in ledger.events.commits().items())
+    held = ledger.events.held()
+    yield from (consumer_line(group, offset, group in held) for group, offset in ledger.events.commits().items())
 
 
 def _sessions(ledger: Ledger) -> Iterator[tuple[int, StoredSession]]:

@@ -234,7 +234,11 @@ class Image:
         self.retained = MemoryRetainStore()
         self._events: dict[int, Recorded] = {}
         self._events_bytes = 0
+        self._trim_at = (2 * EVENTS, 2 * EVENTS_BYTES)
+        """The number and size of events at which those that are not needed are dropped."""
         self.offsets: dict[str, int] = {}
+        self.holds: dict[str, bool] = {}
+        """Whether events are held for a consumer group."""
         self.floor = 0
         self.groups = 0
 
@@ -265,25 +269,40 @@ class Image:
             before = self._events.get(recorded.offset)
             self._events[recorded.offset] = recorded
             self._events_bytes += recorded.event.size_bytes - (0 if before is None else before.event.size_bytes)
-        if len(self._events) > 2 * EVENTS or self._events_bytes > 2 * EVENTS_BYTES:
+        self.offsets.update(group.offsets)
+        self.holds.update(group.holds)
+        count, size_bytes = self._trim_at
+        if len(self._events) > count or self._events_bytes > size_bytes:
             # A log may have had many more events than are kept; they are never all in memory.
             self._events = {recorded.offset: recorded for recorded in self.events}
             self._events_bytes = sum(recorded.event.size_bytes for recorded in self._events.values())
-        self.offsets.update(group.offsets)
+            self._trim_at = (2 * max(EVENTS, len(self._events)), 2 * max(EVENTS_BYTES, self._events_bytes))
         self.floor = max(self.floor, group.floor)
 
     @property
     def events(self) -> list[Recorded]:
-        """Return the newest events in order, as many as a log keeps."""
+        """Return the newest events in order, as many as a log keeps, and all that groups hold."""
         newest: list[Recorded] = []
         size_bytes = 0
-        for offset in sorted(self._events)[: -EVENTS - 1 : -1]:
+        floor = self._held_above
+        for offset in sorted(self._events, reverse=True):
             recorded = self._events[offset]
             size_bytes += recorded.event.size_bytes
-            if newest and size_bytes > EVENTS_BYTES:
+            is_beyond = len(newest) >= EVENTS or size_bytes > EVENTS_BYTES
+            if newest and is_beyond and (floor is None or offset <= floor):
                 break
             newest.append(recorded)
         return newest[::-1]
+
+    @property
+    def held(self) -> list[str]:
+        """Return the groups for which events are held."""
+        return [group for group, is_held in self.holds.items() if is_held]
+
+    @property
+    def _held_above(self) -> int | None:
+        """The offset above which events are held; ``None`` if none are."""
+        return min((self.offsets.get(group, -1) for group in self.held), default=None)
 
 
 SLICE_BYTES: Final = 128 << 10

@@ -71,6 +71,11 @@ CHECKED: Final = 2
 Record = tuple[Any, ...]
 
 
+HELD: Final = "\0held:"
+"""Prefix of the names of groups among the offsets, for whether events are held for them. A reader that does not know
+it takes it for one more group."""
+
+
 @define(slots=True)
 class CommitGroup:
     """Writes that are persisted together."""
@@ -87,6 +92,8 @@ class CommitGroup:
     events: list[Recorded] = field(factory=list)
     offsets: dict[str, int] = field(factory=dict)
     """The committed offsets of the event log's consumer groups."""
+    holds: dict[str, bool] = field(factory=dict)
+    """Groups for which events are held from now on, or no longer."""
     floor: int = 0
     """Epochs up to this one may be in use."""
     is_checked: bool = False
@@ -99,7 +106,7 @@ class CommitGroup:
         return bool(self.sessions or self.queue or self.stands or self.orders or self.retain or self.events)
 
     def __bool__(self) -> bool:
-        return self.asks or bool(self.claims or self.offsets or self.floor)
+        return self.asks or bool(self.claims or self.offsets or self.holds or self.floor)
 
 
 @define(slots=True)
@@ -112,6 +119,7 @@ class Unpacked:
     retain: list[RetainWrite]
     events: list[Recorded]
     offsets: dict[str, int]
+    holds: dict[str, bool]
     floor: int
     claims: list[tuple[str, int]]
     flags: int
@@ -210,7 +218,7 @@ def pack(group: CommitGroup) -> bytes:
         queue,
         retain,
         events,
-        group.offsets,
+        group.offsets | {HELD + name: int(held) for name, held in group.holds.items()},
         group.floor,
         group.claims,
         CHECKED if group.is_checked else 0,
@@ -238,7 +246,8 @@ def unpack(data: bytes) -> Unpacked:
         queue,
         [RetainWrite(message(place), RetainVersion(*version)) for place, *version in retain],
         [_unpack_event(record) for record in events],
-        offsets,
+        {name: offset for name, offset in offsets.items() if not name.startswith(HELD)},
+        {name.removeprefix(HELD): bool(held) for name, held in offsets.items() if name.startswith(HELD)},
         floor,
         claims,
         int(flags),

@@ -6,7 +6,7 @@ serves all reads. So a turn is persisted as a whole or not at all, and memory is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kinmqtt.builtins.embedded.image import EVENTS, EVENTS_BYTES, FILTER_BYTES, PASSING, Image
@@ -24,6 +24,10 @@ from kinmqtt_spi.values import MESSAGE_BYTES, SUBSCRIPTION_BYTES, Commit, NodeId
 
 EPOCHS_AHEAD: Final = 1_000_000
 """Epochs are reserved in blocks of this size, so that most claims need no write."""
+
+EVENTS_IN_SLICE: Final = 500
+EVENT_SLICE_BYTES: Final = 1 << 20
+"""The most events in a slice of a snapshot, and their size, where groups hold more than the newest ones."""
 
 RECORD_BYTES: Final = 150
 """Approximate size of a message in the log besides topic and payload."""
@@ -66,7 +70,7 @@ class Ledger:
                 cursor = contents.cursor
                 if cursor is None:
                     break
-        self.events.restore(image.events, image.offsets)
+        self.events.restore(image.events, image.offsets, image.held)
 
     def commit(self, all: bool = False) -> Commit:
         """Persist the gathered writes: all of them, or none if this fails.
@@ -87,6 +91,7 @@ class Ledger:
             # Writes that the stores already know of go into the next group.
             self.gathered.floor = max(self.gathered.floor, group.floor)
             self.gathered.offsets = group.offsets | self.gathered.offsets
+            self.gathered.holds = group.holds | self.gathered.holds
             self.gathered.claims = group.claims + self.gathered.claims
             raise
         # The log has it, so apply it in memory: a snapshot must never be behind the log. If the sync to the disk
@@ -108,10 +113,25 @@ class Ledger:
         return _fail(commit, fenced)
 
     def standing(self) -> CommitGroup:
-        """Return the state that a snapshot needs besides the contents of the stores."""
+        """Return the state that a snapshot needs besides the contents of the stores and :meth:`held_events`."""
         return CommitGroup(
-            events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside
+            events=self.events.newest_events(),
+            offsets=dict(self.events.commits()),
+            holds=dict.fromkeys(self.events.held(), True),
+            floor=self.sessions.set_aside,
         )
+
+    def held_events(self) -> Iterator[CommitGroup]:
+        """Yield the events that groups hold and that are not among the newest, in slices."""
+        after = self.events.oldest - 1
+        end = self.events.newest_events()[:1]
+        while end and after + 1 < end[0].offset:
+            events = self.events.page(max(after, self.events.oldest - 1))
+            events = [recorded for recorded in events if recorded.offset < end[0].offset]
+            if not events:
+                return
+            yield CommitGroup(events=events)
+            after = events[-1].offset
 
     @property
     def live_bytes(self) -> int:
@@ -231,6 +251,7 @@ class EmbeddedEventLog(MemoryEventLog):
     def __init__(self, ledger: Ledger, context: Any) -> None:
         from kinmqtt.builtins.memory import reporter, run_awaitable
 
+        self._ledger = ledger
         super().__init__(
             context.clock.later,
             retention=EVENTS,
@@ -238,8 +259,8 @@ class EmbeddedEventLog(MemoryEventLog):
             run=run_awaitable,
             report=reporter(context),
             on_commit=self._note,
+            on_hold=self._note_hold,
         )
-        self._ledger = ledger
 
     def append(self, events: Sequence[Event]) -> None:
         gathered = self._ledger.gathered.events
@@ -257,9 +278,41 @@ class EmbeddedEventLog(MemoryEventLog):
         """Apply persisted events."""
         super().append([recorded.event for recorded in records])
 
+    def restore(self, records: Sequence[Recorded], committed: Mapping[str, int], held: Iterable[str] = ()) -> None:
+        # What was held before the log was read began at an offset of an empty log.
+        self._ledger.gathered.offsets.clear()
+        super().restore(records, committed, held)
+
     def all(self) -> list[Recorded]:
         """Return all stored events."""
-        return list(self.read(self.oldest - 1, EVENTS))
+        return list(self.read(self.oldest - 1, self.count()))
+
+    def newest_events(self) -> list[Recorded]:
+        """Return the newest events, as many as are stored when no group holds any."""
+        count = self.count()
+        first = self.read(self.oldest - 1, count)[max(0, count - EVENTS) :]
+        size_bytes = 0
+        newest: list[Recorded] = []
+        for recorded in reversed(first):
+            size_bytes += recorded.event.size_bytes
+            if newest and size_bytes > EVENTS_BYTES:
+                break
+            newest.append(recorded)
+        return newest[::-1]
+
+    def page(self, after: int) -> list[Recorded]:
+        """Return events after an offset, as many as a snapshot's slice may have."""
+        page: list[Recorded] = []
+        size_bytes = 0
+        for recorded in self.read(after, EVENTS_IN_SLICE):
+            size_bytes += recorded.event.size_bytes
+            if page and size_bytes > EVENT_SLICE_BYTES:
+                break
+            page.append(recorded)
+        return page
+
+    def _note_hold(self, group: str, held: bool) -> None:
+        self._ledger.gathered.holds[group] = held
 
     def _note(self, group: str, offset: int) -> None:
         # Written with the next turn; if that fails, consumers get a batch of events again.
