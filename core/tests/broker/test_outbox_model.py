@@ -44,9 +44,10 @@ class Shipper:
 
     def _take(self, entries: list[OutboxEntry]) -> None:
         for entry in entries:
-            assert entry.number not in self.handed_out
+            assert entry.is_repeated or entry.number not in self.handed_out
             self.handed_out.add(entry.number)
-        self.entries += entries
+        known = {entry.number for entry in self.entries}
+        self.entries += [entry for entry in entries if entry.number not in known]
 
 
 class FailingQueues(NodeQueueStore):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 
@@ -24,12 +24,15 @@ from kinmqtt_spi.services.outbox import (
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.message.delivery import Delivery
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.outbox_session import OutboxSession
     from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.outboxes")
+
+SHIFT: Final = 48
+MASK: Final = (1 << SHIFT) - 1
+"""Below these bits is the number that a session has given; above them, whose session that is."""
 
 
 class SessionOutbox(Outbox):
@@ -55,12 +58,10 @@ class SessionOutbox(Outbox):
         self._discarded = discarded
         self._filters = _checked(self._runtime.limits, filters)
         self._own: OutboxSession | None = None
-        self._left: list[OutboxSession] = []
-        """The outboxes of nodes that are gone; they are drained, and then deleted."""
-        self._handler: EntryHandler | None = None
-        self._handed_out: dict[int, tuple[OutboxSession, int]] = {}
-        """By the number of an entry: its session, and its number there."""
+        self._left: dict[int, OutboxSession] = {}
+        """By a number: the outboxes of nodes that are gone; they are drained, and then deleted."""
         self._number = 0
+        self._handler: EntryHandler | None = None
 
     # Its sessions
 
@@ -70,19 +71,22 @@ class SessionOutbox(Outbox):
         if session.client_id == self.client_id:
             self._own = session
             self._subscribe(session)
-        elif session not in self._left:
-            self._left.append(session)
+            number = 0
+        elif session in self._left.values():
+            return
+        else:
+            number = self._number = self._number + 1
+            self._left[number] = session
         if self._handler is not None:
-            session.consume(partial(self._arrived, session))
-        self._look_at_left()
+            self._consume(session, number)
+        self._delete_drained()
 
     def _ended(self, session: OutboxSession) -> None:
         """Forget a session that is deleted, or has another owner now."""
         if session is self._own:
             self._own = None
-        elif session in self._left:
-            self._left.remove(session)
-        self._handed_out = {number: place for number, place in self._handed_out.items() if place[0] is not session}
+        else:
+            self._left = {number: each for number, each in self._left.items() if each is not session}
 
     def _subscribe(self, session: OutboxSession) -> None:
         wanted = {filter: Subscription(filter, 2, retain_as_published=True) for filter in self._filters}
@@ -131,18 +135,35 @@ class SessionOutbox(Outbox):
         if self._handler is not None:
             raise RuntimeError(f"outbox {self.name!r} has a consumer already")
         self._handler = handler
-        for session in self._sessions:
-            session.consume(partial(self._arrived, session))
+        if self._own is not None:
+            self._consume(self._own, 0)
+        for number, session in self._left.items():
+            self._consume(session, number)
+
+    def _consume(self, session: OutboxSession, number: int) -> None:
+        """Hand out a session's entries; those of sessions with a number have it in theirs."""
+        session.consume(self._arrived if not number else partial(self._arrived_from, number))
+
+    def _arrived(self, entries: list[OutboxEntry]) -> None:
+        if self._handler is not None:
+            try:
+                self._handler(entries)
+            except Exception:
+                text = "the consumer of outbox {name!r} failed; its entries come again after a restart"
+                log.failure(text, name=self.name)
+
+    def _arrived_from(self, number: int, entries: list[OutboxEntry]) -> None:
+        self._arrived([entry._replace(number=number << SHIFT | entry.number) for entry in entries])
 
     def acknowledge(self, numbers: Sequence[int]) -> None:
         """See :meth:`Outbox.acknowledge`."""
         self._runtime.turn.touch()
-        for number in numbers:
-            place = self._handed_out.pop(number, None)
-            if place is not None:
-                session, own_number = place
-                session.acknowledge(own_number)
-        self._look_at_left()
+        if self._own is not None:
+            self._own.acknowledge([number for number in numbers if number < 1 << SHIFT])
+        if self._left:
+            for left, session in self._left.items():
+                session.acknowledge([each & MASK for each in numbers if each >> SHIFT == left])
+            self._delete_drained()
 
     def figures(self) -> OutboxFigures:
         """See :meth:`Outbox.figures`."""
@@ -162,7 +183,7 @@ class SessionOutbox(Outbox):
         return run(self._discard())
 
     async def _discard(self) -> None:
-        for session in list(self._sessions):
+        for session in self._sessions:
             await self._services.sessions.outboxes.discard(session)
 
     @property
@@ -172,32 +193,17 @@ class SessionOutbox(Outbox):
 
     @property
     def _sessions(self) -> list[OutboxSession]:
-        return self._left if self._own is None else [self._own, *self._left]
+        left = list(self._left.values())
+        return left if self._own is None else [self._own, *left]
 
-    def _arrived(self, session: OutboxSession, deliveries: Sequence[Delivery]) -> None:
-        handler = self._handler
-        if handler is None:
-            return
-        entries = []
-        for delivery in deliveries:
-            self._number += 1
-            self._handed_out[self._number] = (session, delivery.sequence)
-            entries.append(OutboxEntry(self._number, delivery.publication.stored, delivery.sent))
-            delivery.sent = True
-        try:
-            handler(entries)
-        except Exception:
-            log.failure(
-                "the consumer of outbox {name!r} failed; its entries come again after a restart", name=self.name
-            )
-
-    def _look_at_left(self) -> None:
+    def _delete_drained(self) -> None:
         """Delete the outboxes of nodes that are gone, once they are drained."""
-        for session in [each for each in self._left if each.is_drained]:
-            self._left.remove(session)
-            run(self._end(session)).addErrback(
-                lambda failure: log.failure("an outbox of a node that is gone could not be deleted", failure)
-            )
+        for number, session in list(self._left.items()):
+            if session.is_drained:
+                del self._left[number]
+                run(self._end(session)).addErrback(
+                    lambda failure: log.failure("an outbox of a node that is gone could not be deleted", failure)
+                )
 
     async def _end(self, session: OutboxSession) -> None:
         if await self._services.sessions.outboxes.discard(session):

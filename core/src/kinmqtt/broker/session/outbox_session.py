@@ -18,7 +18,7 @@ from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import NEVER_EXPIRES
-from kinmqtt_spi.services.outbox import AtMostOnce, OutboxSettings, WhenFull
+from kinmqtt_spi.services.outbox import AtMostOnce, OutboxEntry, OutboxSettings, WhenFull, make_entry
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.values import Client, Message
@@ -61,11 +61,11 @@ class OutboxSession(Session):
 
     def __init__(self, runtime: Runtime, client_id: str, epoch: int) -> None:
         self.settings = OutboxSettings()
-        self._arrived: list[Delivery] = []
-        """Deliveries that the handler gets in one of the next turns."""
+        self._arrived: list[OutboxEntry] = []
+        """What the handler gets in one of the next turns; its numbers are those of the queue store."""
         self._handed_out: dict[int, int] = {}
         """By number of a delivery: its packet identifier. Below 0 are messages of QoS 0, which have none."""
-        self._handler: Callable[[Sequence[Delivery]], object] | None = None
+        self._handler: Callable[[list[OutboxEntry]], object] | None = None
         self._is_told = False
         """Whether the handler will be called."""
         self._passed = 0
@@ -91,20 +91,23 @@ class OutboxSession(Session):
         self.outgoing.window = settings.window
         self.outgoing.most_bytes = settings.max_bytes
 
-    def consume(self, handler: Callable[[Sequence[Delivery]], object]) -> None:
+    def consume(self, handler: Callable[[list[OutboxEntry]], object]) -> None:
         """Hand deliveries to ``handler``, first those that are in flight from before."""
         self._handler = handler
         self._hand_out_again()
         self.wants_pump()
         self._runtime.turn.touch()
 
-    def acknowledge(self, number: int) -> None:
-        """Remove a delivery that was handed out."""
-        packet_id = self._handed_out.pop(number, 0)
-        delivery = self.outgoing.flights.get(packet_id)
-        if delivery is not None and delivery.sequence == number:
-            self.outgoing.forget(packet_id)
-            self.finished(delivery)
+    def acknowledge(self, numbers: Sequence[int]) -> None:
+        """Remove deliveries that were handed out, by their numbers; what is not in flight any more is left out."""
+        handed_out = self._handed_out
+        outgoing = self.outgoing
+        for number in numbers:
+            packet_id = handed_out.pop(number, 0)
+            delivery = outgoing.flights.get(packet_id)
+            if delivery is not None and delivery.sequence == number:
+                outgoing.forget(packet_id)
+                self.finished(delivery)
 
     @property
     def fullness(self) -> float:
@@ -200,8 +203,10 @@ class OutboxSession(Session):
                 self._hand_out(packet_id, delivery)
 
     def _hand_out(self, packet_id: int, delivery: Delivery) -> None:
-        self._handed_out[delivery.sequence] = packet_id
-        self._arrived.append(delivery)
+        sequence = delivery.sequence
+        self._handed_out[sequence] = packet_id
+        self._arrived.append(make_entry(OutboxEntry, (sequence, delivery.publication.stored, delivery.sent)))
+        delivery.sent = True
         if not self._is_told:
             self._is_told = True
             self._runtime.turn.soon(self._call_handler)
