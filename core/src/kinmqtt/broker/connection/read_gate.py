@@ -50,7 +50,7 @@ RULES: Final[Mapping[int, Rule]] = {
     CAPACITY: Rule("connections hold as much input as they may", False, 0),
     CONGESTION: Rule("the client does not take what is sent to it", False, 0),
     DISCONNECTING: Rule("a DISCONNECT has come", True, 0),
-    FORWARDING: Rule("other nodes have not answered for many of its messages", False, 0),
+    FORWARDING: Rule("other nodes have not answered for many of its messages, or an outbox is full", False, 0),
 }
 """The reasons. For ANSWER, nothing is read ahead from an accepted client, which may send megabytes."""
 
