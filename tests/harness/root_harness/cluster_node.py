@@ -96,6 +96,10 @@ class Node:
         self.proxy: asyncio.subprocess.Process | None = None
         self.program: Sequence[str] = KINMQTT
         """What runs as this broker, from its next start on."""
+        self.variables: dict[str, str] = {}
+        """What is added to its environment."""
+        self.more_settings = ""
+        """What is added to its settings."""
         self.data = str(folder / f"{name}.data")
         """Where it keeps what it stores itself."""
         self.is_wanted = False
@@ -129,6 +133,7 @@ class Node:
             control=self.control,
             timings=timings.lines(),
         )
+        text += self.more_settings
         if authority is not None:
             certificate, key = authority.issue(self.name, [f"{self.name}.brokers.example"])
             text += TLS.format(certificate=certificate, key=key, ca=authority.file)
@@ -171,7 +176,7 @@ class Node:
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *command, env=environment(), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                *command, env=environment(**self.variables), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def tell(self, number: signal.Signals) -> None:
