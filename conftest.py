@@ -21,6 +21,9 @@ else:
     settings.register_profile("kinmqtt", deadline=None)
     settings.load_profile("kinmqtt")
 
+pytest_plugins = ("root_harness.kafka",)
+"""A Kafka for the distributions that need one; it starts with the first test that does."""
+
 LONG = (
     "tests/test_packaging.py",
     "metrics/tests/pipeline/",

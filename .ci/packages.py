@@ -53,7 +53,8 @@ TABLE = (
     Package("redis-server", "keeps sessions", "test", program("redis-server")),
     Package("haproxy", "sends PROXY headers", "test", program("haproxy")),
     Package("openssl", "speaks TLS of all versions", "test", program("openssl")),
-    Package(lambda: java_package(), "runs Spark", "test", lambda: java_version() >= OLDEST_JAVA),
+    Package(lambda: java_package(), "runs Spark and Kafka", "test", lambda: java_version() >= OLDEST_JAVA),
+    Package("maven", "downloads Kafka; brings many packages", "test", program("mvn")),
     # Ubuntu's chromium is no package: there the test with a browser is skipped.
     Package("chromium", "a browser that speaks MQTT over WebSocket", "test", lambda: is_ubuntu() or has_chromium()),
 )

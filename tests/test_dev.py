@@ -260,8 +260,8 @@ def bare(dev: Any, machine: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 ALWAYS = {
-    f"{HERE}-venv", "ca-certificates", "haproxy", "mosquitto", "mosquitto-clients", "nodejs", "npm", "openssl",
-    "redis-server",
+    f"{HERE}-venv", "ca-certificates", "haproxy", "maven", "mosquitto", "mosquitto-clients", "nodejs", "npm",
+    "openssl", "redis-server",
 }  # fmt: skip
 
 

@@ -127,6 +127,11 @@ class Process:
         """The process id."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def wait_for_line(self, pattern: str, count: int = 1, limit_s: float = TIME_LIMIT_S) -> list[str]:
         """The lines that match, once there are ``count`` of them."""
         expression = re.compile(pattern)
