@@ -28,8 +28,8 @@ from spi_harness.processes import Process, environment, free_port, needed, wait_
 START_LIMIT_S: Final = 120.0
 """How long a start may take; 4 to 8 s where nothing else runs."""
 
-PASSWORDS: Final[Mapping[str, str]] = {"ada": "secret", "eve": "secret2"}
-"""The users of the listener with SASL: ada may do everything, eve nothing."""
+PASSWORDS: Final[Mapping[str, str]] = {"ada": "secret", "eve": "secret2", "mallory": "secret3"}
+"""The users of the listener with SASL: ada may do everything, eve what a test allows, mallory nothing."""
 
 _JAVA: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 
@@ -59,8 +59,8 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 log.cleaner.dedupe.buffer.size=4194304
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=300
 """
 
 
@@ -153,6 +153,10 @@ class Kafka:
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         kafka_questions.ask(kafka_questions.create_topic(self.address, name, partitions, settings))
         return name
+
+    def allow_writing(self, user: str, topic: str) -> None:
+        """Let a user of the listener with SASL write to a topic."""
+        kafka_questions.allow_writing(self.port, user, topic)
 
     def topics(self) -> set[str]:
         """The names of all topics."""
