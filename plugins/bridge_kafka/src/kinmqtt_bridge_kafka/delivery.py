@@ -48,9 +48,8 @@ class _TooLarge(Exception):
 class Delivery:
     """The partitions that a sink sends to."""
 
-    def __init__(self, producers: Producers, batch_bytes: int) -> None:
+    def __init__(self, producers: Producers) -> None:
         self._producers = producers
-        self._batch_bytes = batch_bytes
         self._locks: dict[Place, asyncio.Lock] = {}
         self._learned: dict[str, int] = {}
         """The size of batches to topics that have refused larger ones."""
@@ -93,7 +92,7 @@ class Delivery:
                 await self._producers.renew(producer)
                 if error.records == 1:
                     text = f"the topic {place[0]!r} takes no record of {error.size_bytes} bytes"
-                    answers[part[0].number] = Poison(text)
+                    answers[part[0][0]] = Poison(text)
                     part = part[1:]
                 else:
                     self._learn(place[0], error.size_bytes)
@@ -110,10 +109,10 @@ class Delivery:
         """Send as many of the records as fit into a batch; returns how many."""
         topic, partition = place
         batch = producer.create_batch()
-        append, largest = batch.append, self._learned.get(topic, self._batch_bytes)
+        append, largest = batch.append, self._learned.get(topic)
         count = 0
         for _, key, value, headers, at_ms in records:
-            if count and largest < self._batch_bytes and batch.size() + len(key) + len(value) > largest:
+            if largest is not None and count and batch.size() + len(key) + len(value) > largest:
                 break
             if append(timestamp=at_ms, key=key, value=value, headers=headers) is None:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -22,7 +21,6 @@ def _positive(key: bytes) -> int:
 _cached = lru_cache(CACHED_KEYS)(_positive)
 
 
-def partition_of(key: bytes, partitions: Sequence[int]) -> int:
-    """Return the partition of a key among all partitions of its topic, which are in ascending order."""
-    value = _cached(key) if len(key) <= LONGEST_CACHED_KEY else _positive(key)
-    return partitions[value % len(partitions)]
+def partition_of(key: bytes, count: int) -> int:
+    """Return the place of a key's partition among all ``count`` partitions of its topic, in ascending order."""
+    return (_cached(key) if len(key) <= LONGEST_CACHED_KEY else _positive(key)) % count

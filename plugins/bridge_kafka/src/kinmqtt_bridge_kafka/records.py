@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from kinmqtt_bridge_kafka.settings import OURS, PublishSettings
 from kinmqtt_bridge_kafka.templates import Incoming, MqttTopic, of_message
@@ -27,44 +27,69 @@ RECORD_OVERHEAD: Final = 40
 HEADER_OVERHEAD: Final = 10
 """More bytes than a header takes besides its name and value."""
 
-Headers = list[tuple[str, bytes]]
+CACHED_TOPICS: Final = 4096
+"""The topics whose first headers are cached. Clients choose topics, so the memory for them must be bounded."""
+
+LONGEST_CACHED_TOPIC: Final = 256
+"""In characters."""
+
+Header: TypeAlias = tuple[str, bytes]
+
+Record: TypeAlias = tuple[int, bytes, bytes, list[Header], int]
+"""A record on its way to Kafka: the place of its message in the batch, key, value, headers, and when the message was
+received, in milliseconds since the epoch. A plain tuple, because one is made for each message."""
 
 
-class Record(NamedTuple):
-    """A record on its way to Kafka."""
+class HeaderMaker:
+    """Makes the headers of messages."""
 
-    number: int
-    """The place of its message in the batch."""
-    key: bytes
-    value: bytes
-    headers: Headers
-    at_ms: int
-    """When the message was received, in milliseconds since the epoch."""
+    def __init__(self, more: Mapping[str, str]) -> None:
+        """``more`` are the settings' own headers, whose templates are valid."""
+        self._templates = [(name, of_message(text).fill_in_present) for name, text in more.items()]
+        self._cached: dict[tuple[str, int, bool], tuple[tuple[Header, ...], int]] = {}
+        self._node: tuple[int, bytes] = (0, b"%016x-" % 0)
 
-
-def headers_maker(more: Mapping[str, str]) -> Callable[[Message], Headers]:
-    """Return what makes a message's headers; ``more`` are the settings' own, whose templates are valid."""
-    templates = [(name, of_message(text).fill_in_present) for name, text in more.items()]
-
-    def headers(message: Message) -> Headers:
-        id = message.id
-        found: Headers = [
-            (TOPIC, message.topic.encode("utf-8", "surrogatepass")),
-            _DIGITS[message.qos],
-            _FLAGS[message.retain],
-            (ID, b"%016x-%d" % (id.node, id.counter)),
-        ]
+    def make(self, message: Message) -> tuple[list[Header], int]:
+        """Return a message's headers, and at least their size in bytes."""
+        kind = (message.topic, message.qos, message.retain)
+        first, size = self._cached.get(kind) or self._first(kind)
+        node, counter = message.id
+        if node != self._node[0]:
+            self._node = (node, b"%016x-" % node)
+        headers = [*first, (ID, b"%b%d" % (self._node[1], counter))]
         if message.properties:
-            found += _of_properties(message.properties)
-        for name, fill_in in templates:
-            found.append((name, fill_in(message).encode("utf-8", "surrogatepass")))
-        return found
+            more = _of_properties(message.properties)
+            headers += more
+            size += _size(more)
+        if self._templates:
+            more = [(name, fill_in(message).encode("utf-8", "surrogatepass")) for name, fill_in in self._templates]
+            headers += more
+            size += _size(more)
+        return headers, size
 
-    return headers
+    def _first(self, kind: tuple[str, int, bool]) -> tuple[tuple[Header, ...], int]:
+        topic, qos, retain = kind
+        first = ((TOPIC, topic.encode("utf-8", "surrogatepass")), _DIGITS[qos], _FLAGS[retain])
+        made = (first, _size(first) + _ID_BYTES)
+        if len(topic) <= LONGEST_CACHED_TOPIC:
+            if len(self._cached) >= CACHED_TOPICS:
+                self._cached.clear()
+            self._cached[kind] = made
+        return made
 
 
-def _of_properties(properties: Properties) -> Headers:
-    found: Headers = []
+def _size(headers: Sequence[Header]) -> int:
+    """Return at least the size of headers in bytes: a character of a name counts as the most that one can take."""
+    return sum(
+        HEADER_OVERHEAD + (len(name) if name.isascii() else 4 * len(name)) + len(data) for name, data in headers
+    )
+
+
+_ID_BYTES: Final = HEADER_OVERHEAD + len(ID) + 16 + 1 + 20
+
+
+def _of_properties(properties: Properties) -> list[Header]:
+    found: list[Header] = []
     if properties.content_type is not None:
         found.append((CONTENT_TYPE, properties.content_type.encode()))
     if properties.response_topic is not None:
@@ -74,14 +99,6 @@ def _of_properties(properties: Properties) -> Headers:
     # A client must not claim another id or topic: some consumers read the last header of a name, others the first.
     found += [(name, text.encode()) for name, text in properties.user_property if not name.startswith(OURS)]
     return found
-
-
-def size_of(key: bytes, value: bytes, headers: Headers) -> int:
-    """Return an upper bound of a record's size in bytes; header names are ASCII, or count four times."""
-    size = RECORD_OVERHEAD + len(key) + len(value)
-    for name, data in headers:
-        size += HEADER_OVERHEAD + (len(name) if name.isascii() else 4 * len(name)) + len(data)
-    return size
 
 
 class Incomer:

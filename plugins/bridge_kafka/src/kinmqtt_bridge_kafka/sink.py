@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,7 +15,7 @@ from kinmqtt_bridge_kafka.delivery import Delivery, Place
 from kinmqtt_bridge_kafka.errors import meaning
 from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.partitions import partition_of
-from kinmqtt_bridge_kafka.records import Record, headers_maker, size_of
+from kinmqtt_bridge_kafka.records import RECORD_OVERHEAD, HeaderMaker, Record
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SinkSettings
 from kinmqtt_bridge_kafka.templates import is_topic_name, kafka_topic
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
@@ -34,7 +35,7 @@ class KafkaSink(Sink):
         self._notices = notices
         self._topic = kafka_topic(settings.topic)
         self._fixed_topic = settings.topic if self._topic.is_constant else None
-        self._headers = headers_maker(settings.headers)
+        self._headers = HeaderMaker(settings.headers)
         self._producer: AIOKafkaProducer | None = None
         self._delivery: Delivery | None = None
         self._stale: AIOKafkaProducer | None = None
@@ -46,7 +47,7 @@ class KafkaSink(Sink):
         """Connect; raises ``SinkRefused`` and ``ServiceUnavailable``."""
         await self.close()
         self._producer = await self._started()
-        self._delivery = Delivery(self, self._settings.max_record_bytes)
+        self._delivery = Delivery(self)
 
     async def send(self, items: Sequence[Item]) -> Sequence[Answer] | None:
         """Send a batch; see :meth:`kinmqtt_spi.services.bridge.Sink.send`."""
@@ -112,20 +113,24 @@ class KafkaSink(Sink):
 
     def _by_topic(self, items: Sequence[Item], answers: list[Answer]) -> dict[str, list[Record]]:
         """Return the records by topic; messages that can't be any are answered with ``Poison``."""
-        found: dict[str, list[Record]] = {}
-        fixed, longest = self._fixed_topic, self._settings.max_record_bytes
+        found: defaultdict[str, list[Record]] = defaultdict(list)
+        fixed, longest = self._fixed_topic, self._settings.max_record_bytes - RECORD_OVERHEAD
+        make_headers = self._headers.make
         for number, (message, key, _) in enumerate(items):
-            topic = fixed or self._topic.fill_in(message)
-            if topic is None or not is_topic_name(topic):
-                answers[number] = Poison(_no_topic(self._settings.topic, topic))
-                continue
-            headers = self._headers(message)
-            size = size_of(key, message.payload, headers)
+            if fixed is None:
+                topic = self._topic.fill_in(message)
+                if topic is None or not is_topic_name(topic):
+                    answers[number] = Poison(_no_topic(self._settings.topic, topic))
+                    continue
+            else:
+                topic = fixed
+            payload = message.payload
+            headers, size = make_headers(message)
+            size += len(key) + len(payload)
             if size > longest:
-                answers[number] = Poison(f"the record has {size} bytes, and max_record_bytes is {longest}")
+                answers[number] = Poison(f"the record has {size} bytes, and max_record_bytes allows {longest}")
                 continue
-            record = Record(number, key, message.payload, headers, int(message.received_at * 1000))
-            found.setdefault(topic, []).append(record)
+            found[topic].append((number, key, payload, headers, int(message.received_at * 1000)))
         return found
 
     async def _leave_out_missing(self, by_topic: dict[str, list[Record]], answers: list[Answer]) -> None:
@@ -141,10 +146,10 @@ class KafkaSink(Sink):
         for topic, why in missing.items():
             self._notices.warn(f"{self.name} {topic}", f"sink {self.name}: {why}; create it, its messages wait")
             for record in by_topic.pop(topic):
-                answers[record.number] = Retry(why)
+                answers[record[0]] = Retry(why)
 
     def _by_place(self, by_topic: dict[str, list[Record]]) -> dict[Place, list[Record]]:
-        found: dict[Place, list[Record]] = {}
+        found: defaultdict[Place, list[Record]] = defaultdict(list)
         for topic, records in by_topic.items():
             partitions = metadata.partitions_of(self.producer, topic)
             if not partitions:
@@ -152,8 +157,9 @@ class KafkaSink(Sink):
             if len(partitions) == 1:
                 found[topic, partitions[0]] = records
                 continue
+            places = [(topic, partition) for partition in partitions]
             for record in records:
-                found.setdefault((topic, partition_of(record.key, partitions)), []).append(record)
+                found[places[partition_of(record[1], len(places))]].append(record)
         return found
 
     def _note_failures(
@@ -170,8 +176,8 @@ class KafkaSink(Sink):
         for place, failure in failures.items():
             pause_s = REFUSED_PAUSE_S if isinstance(failure, SinkRefused) else None
             for record in by_place[place]:
-                if answers[record.number] is None:
-                    answers[record.number] = Retry(str(failure), pause_s)
+                if answers[record[0]] is None:
+                    answers[record[0]] = Retry(str(failure), pause_s)
 
 
 def _no_topic(template: str, topic: str | None) -> str:

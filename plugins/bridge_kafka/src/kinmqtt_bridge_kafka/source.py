@@ -51,6 +51,7 @@ class KafkaSource(Source):
         self._notices = notices
         self._skipped = skipped
         self._incomer = Incomer(settings.publish)
+        self._gate: _Gate | None = None
         self._endings = Endings()
 
     async def run(self, publish: Publish) -> None:
@@ -60,7 +61,7 @@ class KafkaSource(Source):
             try:
                 async with asyncio.timeout(self._connection.timeout_s):
                     await consumer.start()
-                gate = _Gate()
+                gate = self._gate = _Gate()
                 # A pattern, because Kafka would create a topic that is named and missing.
                 names = "|".join(map(re.escape, self._settings.topics))
                 consumer.subscribe(pattern=f"^(?:{names})$", listener=gate)
