@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from bridge_kafka_harness.making import Made, connection, identity, item, open_sink, scram
+from kinmqtt_bridge_kafka.settings import SecuritySettings
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Poison, Retry
@@ -226,6 +228,35 @@ def test_a_user_with_rights_sends(kafka: Kafka, tmp_path: Path) -> None:
         await sink.open()
         assert await sink.send([item()]) is None
         await sink.close()
+
+    run(test())
+
+    assert len(kafka.records(topic)) == 1
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_connections_are_encrypted_and_the_server_is_verified(kafka: Kafka, tmp_path: Path, mechanism: Any) -> None:
+    """A certificate that no trusted authority has signed is refused, and the password is not sent."""
+    topic = kafka.create_topic(f"sink-tls-{mechanism}")
+    password = tmp_path / "password"
+    password.write_text(PASSWORDS["ada"])
+    security = SecuritySettings(
+        protocol="SASL_SSL",
+        mechanism=mechanism,
+        username="ada",
+        password_file=password,
+        ca_file=kafka.certificate,
+    )
+
+    async def test() -> None:
+        sink = Made().sink(connection(kafka.tls_address, security=security), topic)
+        await sink.open()
+        assert await sink.send([item()]) is None
+        await sink.close()
+
+        strange = Made().sink(connection(kafka.tls_address, security=evolve(security, ca_file=None)), topic)
+        with pytest.raises(SinkRefused, match="certificate verify failed"):
+            await strange.open()
 
     run(test())
 

@@ -170,8 +170,8 @@ class KafkaSink(Sink):
     ) -> None:
         """Answer the records of partitions that failed with ``Retry``; raises the failure if nothing was sent."""
         if len(failures) == len(by_place):
-            refusals = [each for each in failures.values() if isinstance(each, SinkRefused)]
-            raise (refusals or list(failures.values()))[0]
+            # A refusal first: an operator must learn of it.
+            raise min(failures.values(), key=lambda failure: not isinstance(failure, SinkRefused))
         self._stale = self._producer
         for place, failure in failures.items():
             pause_s = REFUSED_PAUSE_S if isinstance(failure, SinkRefused) else None
