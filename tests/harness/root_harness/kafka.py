@@ -28,8 +28,8 @@ from spi_harness.processes import Process, environment, free_port, needed, wait_
 START_LIMIT_S: Final = 120.0
 """How long a start may take; 4 to 8 s where nothing else runs."""
 
-PASSWORDS: Final[Mapping[str, str]] = {"ada": "secret", "eve": "secret2"}
-"""The users of the listener with SASL: ada may do everything, eve nothing."""
+PASSWORDS: Final[Mapping[str, str]] = {"ada": "secret", "eve": "secret2", "mallory": "secret3"}
+"""The users of the listener with SASL: ada may do everything, eve what a test allows, mallory nothing."""
 
 _JAVA: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 
@@ -38,15 +38,21 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{control}
 controller.listener.names=CONTROLLER
-listeners=PLAIN://127.0.0.1:{port},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{control}
-advertised.listeners=PLAIN://127.0.0.1:{port},SASL://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAIN://127.0.0.1:{port},SASL://127.0.0.1:{sasl},TLS://127.0.0.1:{tls},CONTROLLER://127.0.0.1:{control}
+advertised.listeners=PLAIN://127.0.0.1:{port},SASL://127.0.0.1:{sasl},TLS://127.0.0.1:{tls}
+listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAIN
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
 listener.name.sasl.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required {users};
 listener.name.sasl.scram-sha-256.sasl.jaas.config=\
 org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.tls.scram-sha-256.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.tls.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={keystore}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:ada
 log.dirs={folder}/data
@@ -59,8 +65,8 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 log.cleaner.dedupe.buffer.size=4194304
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=300
 """
 
 
@@ -70,7 +76,9 @@ class Kafka:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.port, self.sasl_port, self._control_port = free_port(), free_port(), free_port()
+        self.port, self.sasl_port, self.tls_port, self._control_port = (free_port() for _ in range(4))
+        self.certificate = folder / "certificate.pem"
+        """The certificate of the listener with TLS, which is its own authority."""
         self._process: Process | None = None
         self._paused = False
         self.start_s: float | None = None
@@ -81,7 +89,13 @@ class Kafka:
         self._settings = folder / "kafka.properties"
         self._settings.write_text(
             _SETTINGS.format(
-                control=self._control_port, port=self.port, sasl=self.sasl_port, users=users, folder=folder
+                control=self._control_port,
+                port=self.port,
+                sasl=self.sasl_port,
+                tls=self.tls_port,
+                users=users,
+                folder=folder,
+                keystore=self._keystore(),
             ),
             encoding="utf-8",
         )
@@ -96,6 +110,11 @@ class Kafka:
     def sasl_address(self) -> str:
         """Where a user of :data:`PASSWORDS` is needed, by PLAIN or by SCRAM-SHA-256, without TLS."""
         return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def tls_address(self) -> str:
+        """As :attr:`sasl_address`, with TLS and :attr:`certificate`."""
+        return f"127.0.0.1:{self.tls_port}"
 
     @property
     def pid(self) -> int:
@@ -154,6 +173,10 @@ class Kafka:
         kafka_questions.ask(kafka_questions.create_topic(self.address, name, partitions, settings))
         return name
 
+    def allow_writing(self, user: str, topic: str) -> None:
+        """Let a user of the listener with SASL write to a topic."""
+        kafka_questions.allow_writing(self.port, user, topic)
+
     def topics(self) -> set[str]:
         """The names of all topics."""
         return kafka_questions.ask(kafka_questions.topics(self.address))
@@ -165,6 +188,21 @@ class Kafka:
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The offsets that a group has committed, by partition; of a partition without one, 0."""
         return kafka_questions.ask(kafka_questions.committed(self.address, group, topic))
+
+    def _keystore(self) -> Path:
+        """Make the certificate, and the file with it and its key that Kafka reads."""
+        key, both = self.folder / "key.pem", self.folder / "keystore.pem"
+        subprocess.run(
+            [
+                needed("openssl", "openssl"), "req", "-x509", "-newkey", "ec",
+                "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                "-days", "2", "-subj", "/CN=kafka", "-addext", "subjectAltName=IP:127.0.0.1",
+                "-keyout", str(key), "-out", str(self.certificate),
+            ],
+            check=True, capture_output=True, timeout=30,
+        )  # fmt: skip
+        both.write_bytes(key.read_bytes() + self.certificate.read_bytes())
+        return both
 
     def _format(self) -> None:
         identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,0 +1,154 @@
+"""Connects to Kafka: the options of aiokafka's clients, why a connection fails, and the end of a producer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaError, ProducerClosed
+
+from kinmqtt_bridge_kafka.errors import meaning, text_of
+from kinmqtt_bridge_kafka.settings import ConnectionSettings, SecuritySettings, address
+from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
+from kinmqtt_spi.settings import read_file
+
+MAX_PASSWORD_BYTES: Final = 4096
+
+FLUSH_LIMIT_S: Final = 0.5
+"""How long the end of a producer waits for what is under way."""
+
+END_LIMIT_S: Final = 1.0
+"""How long the end of a producer or consumer is waited for; after that it goes on in the background."""
+
+
+def options(connection: ConnectionSettings) -> dict[str, Any]:
+    """Return what producers and consumers are made with; raises ``SinkRefused`` if a file can't be used."""
+    security = connection.security
+    try:
+        more = _security(security)
+    except (SettingsError, OSError, ValueError) as error:
+        raise SinkRefused(f"the files of the connection can't be used: {text_of(error)}") from error
+    return {
+        "bootstrap_servers": list(connection.servers),
+        "request_timeout_ms": int(connection.timeout_s * 1000),
+        "security_protocol": security.protocol,
+        **more,
+    }
+
+
+def _security(security: SecuritySettings) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if security.encrypts:
+        more["ssl_context"] = _ssl_context(security)
+    if security.authenticates:
+        assert security.password_file is not None
+        password = read_file(security.password_file, max_bytes=MAX_PASSWORD_BYTES).decode().rstrip("\r\n")
+        if not password:
+            raise ValueError(f"{security.password_file} is empty")
+        more["sasl_mechanism"] = security.mechanism
+        more["sasl_plain_username"] = security.username
+        more["sasl_plain_password"] = password
+    return more
+
+
+def _ssl_context(security: SecuritySettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if security.ca_file is None else str(security.ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = security.verify_hostname
+    if security.certificate_file is not None and security.key_file is not None:
+        context.load_cert_chain(security.certificate_file, security.key_file)
+    return context
+
+
+async def why(connection: ConnectionSettings, error: BaseException) -> SinkRefused | ServiceUnavailable:
+    """Return what it means that a client could not start.
+
+    aiokafka says only that no server could be used. So each is tried once more, until one refuses this client.
+    """
+    found = meaning(error)
+    if isinstance(found, SinkRefused):
+        return found
+    given = options(connection)
+    del given["bootstrap_servers"]
+    for each in connection.servers:
+        host, port = address(each)
+        try:
+            made = await create_conn(host, port, **given)
+        except (KafkaError, OSError, TimeoutError) as failure:
+            reason = meaning(failure)
+            if isinstance(reason, SinkRefused):
+                return reason
+            found = reason
+        else:
+            made.close()
+    return found
+
+
+async def start_producer(connection: ConnectionSettings, **more: Any) -> AIOKafkaProducer:
+    """Return a producer that knows all topics; raises ``SinkRefused`` and ``ServiceUnavailable``."""
+    producer = AIOKafkaProducer(**options(connection), acks="all", enable_idempotence=True, **more)
+    try:
+        async with asyncio.timeout(connection.timeout_s):
+            await producer.start()
+            # Without naming any, so that a broker with auto.create.topics.enable creates none.
+            await producer.client.force_metadata_update()
+    except asyncio.CancelledError:
+        await _stop(producer)
+        raise
+    except Exception as error:
+        await _stop(producer)
+        try:
+            async with asyncio.timeout(connection.timeout_s):
+                reason = await why(connection, error)
+        except TimeoutError:
+            reason = meaning(error)
+        raise reason from error
+    return producer
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    try:
+        await producer.stop()
+    except Exception:
+        pass  # It has not begun properly: what matters is that its connections are closed.
+
+
+async def end_producer(producer: AIOKafkaProducer) -> None:
+    """Send what is under way for :data:`FLUSH_LIMIT_S`, drop the rest, and close the connections.
+
+    An idempotent producer of aiokafka retries for ever, and its ``stop`` waits for that. So the task that sends is
+    cancelled. It then waits for requests that are under way, each of which has a time limit.
+    """
+    stopping = asyncio.ensure_future(_stop(producer))
+    done, _ = await asyncio.wait([stopping], timeout=FLUSH_LIMIT_S)
+    if done:
+        return
+    sender, accumulator = producer._sender, producer._message_accumulator
+    if sender.sender_task is not None:
+        sender.sender_task.cancel()
+    await stopping
+    left = [batch for batches in accumulator._batches.values() for batch in batches]
+    left += accumulator._pending_batches
+    accumulator.fail_all(ProducerClosed())
+    for batch in left:
+        for future in (batch.future, batch._drain_waiter):
+            if future.done() and not future.cancelled():
+                future.exception()  # Or it would be reported as lost where nobody waits any more.
+
+
+class Endings:
+    """Ends of clients that go on in the background because Kafka does not answer."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    async def end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Run an end; returns after :data:`END_LIMIT_S` at the latest."""
+        task = asyncio.ensure_future(ending)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task], timeout=END_LIMIT_S)

@@ -1,0 +1,177 @@
+"""The source: records of a consumer group become messages, and their offsets are committed afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, RebalanceInProgressError
+
+from kinmqtt_bridge_kafka.client import Endings, options, why
+from kinmqtt_bridge_kafka.notices import Notices
+from kinmqtt_bridge_kafka.records import Incomer
+from kinmqtt_bridge_kafka.settings import ConnectionSettings, SourceSettings
+from kinmqtt_spi.services.bridge import Publish, Source
+from kinmqtt_spi.services.metric import Counter
+from kinmqtt_spi.values import Message
+
+REVOKE_LIMIT_S: Final = 5.0
+"""How long a rebalance waits for what is under way. Kafka waits for the group's members twice as long."""
+
+READ_PAUSE_MS: Final = 1000
+"""How long one look for records takes, at most, if there are none."""
+
+FETCH_BYTES: Final = 8 << 20
+"""The most bytes that are fetched at a time."""
+
+TOPICS_PAUSE_MS: Final = 30_000
+"""How often to look for topics that were created meanwhile, and for new partitions."""
+
+Records = Mapping[TopicPartition, Sequence[Any]]
+
+
+class KafkaSource(Source):
+    """Brings the records of some topics into the broker."""
+
+    def __init__(
+        self,
+        name: str,
+        connection: ConnectionSettings,
+        settings: SourceSettings,
+        notices: Notices,
+        skipped: Counter,
+    ) -> None:
+        """``skipped`` counts records that can't become a PUBLISH."""
+        self.name = name
+        self._connection = connection
+        self._settings = settings
+        self._notices = notices
+        self._skipped = skipped
+        self._incomer = Incomer(settings.publish)
+        self._gate: _Gate | None = None
+        self._endings = Endings()
+
+    async def run(self, publish: Publish) -> None:
+        """Publish records until cancelled; raises ``SinkRefused``, ``ServiceUnavailable`` or publish's errors."""
+        consumer = self._consumer()
+        try:
+            try:
+                async with asyncio.timeout(self._connection.timeout_s):
+                    await consumer.start()
+                gate = self._gate = _Gate()
+                # A pattern, because Kafka would create a topic that is named and missing.
+                names = "|".join(map(re.escape, self._settings.topics))
+                consumer.subscribe(pattern=f"^(?:{names})$", listener=gate)
+                while True:
+                    await self._turn(consumer, gate, publish)
+            except (KafkaError, TimeoutError, OSError) as error:
+                async with asyncio.timeout(self._connection.timeout_s):
+                    reason = await why(self._connection, error)
+                raise reason from error
+        finally:
+            await self._endings.end(consumer.stop())
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        start = "earliest" if self._settings.start == "oldest" else "latest"
+        return AIOKafkaConsumer(
+            **options(self._connection),
+            group_id=self._settings.group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset=start,
+            metadata_max_age_ms=TOPICS_PAUSE_MS,
+            fetch_max_bytes=FETCH_BYTES,
+        )
+
+    async def _turn(self, consumer: AIOKafkaConsumer, gate: _Gate, publish: Publish) -> None:
+        """Publish one batch, and commit it."""
+        await gate.opened()
+        found: Records = await consumer.getmany(timeout_ms=READ_PAUSE_MS, max_records=self._settings.batch)
+        if not found or not gate.enter():
+            # What was fetched while partitions are divided anew is fetched again, from the committed offset on.
+            return
+        try:
+            messages = [
+                message
+                for records in found.values()
+                for record in records
+                if (message := self._message(record)) is not None
+            ]
+            if messages:
+                await self._published(publish, messages)
+            await self._commit(consumer, found)
+        finally:
+            gate.leave()
+
+    async def _published(self, publish: Publish, messages: Sequence[Message]) -> None:
+        try:
+            await publish(messages)
+        except ValueError:
+            # One of them is more than the broker's limits allow, and publish does not say which.
+            for message in messages:
+                try:
+                    await publish([message])
+                except ValueError as error:
+                    self._skip(f"the topic {message.topic[:100]!r}: {error}")
+
+    async def _commit(self, consumer: AIOKafkaConsumer, found: Records) -> None:
+        offsets = {place: records[-1].offset + 1 for place, records in found.items()}
+        try:
+            await consumer.commit(offsets)
+        except (CommitFailedError, IllegalStateError, RebalanceInProgressError) as error:
+            count = sum(map(len, found.values()))
+            text = f"the group was divided anew meanwhile, so {count} records may be published twice"
+            self._notices.warn(f"{self.name} commit", f"source {self.name}: {text}: {type(error).__name__}")
+
+    def _message(self, record: Any) -> Message | None:
+        message = self._incomer.message(record.topic, record.key, record.value, record.headers)
+        if message is None:
+            self._skip(
+                f"{record.topic} {record.partition} at offset {record.offset}: its key or headers make no topic"
+            )
+        return message
+
+    def _skip(self, text: str) -> None:
+        self._skipped.value += 1
+        self._notices.warn(f"{self.name} skipped", f"source {self.name}: a record was skipped: {text}")
+
+
+class _Gate(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's classes have no types
+    """Keeps new batches from beginning while the partitions are divided anew, which waits for the one under way."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def opened(self) -> None:
+        """Wait until partitions are assigned."""
+        await self._open.wait()
+
+    def enter(self) -> bool:
+        """Begin a batch, unless the partitions are being divided."""
+        if not self._open.is_set():
+            return False
+        self._idle.clear()
+        return True
+
+    def leave(self) -> None:
+        """End a batch."""
+        self._idle.set()
+
+    async def on_partitions_revoked(self, revoked: object) -> None:
+        """Wait for the batch that is under way, for a while."""
+        self._open.clear()
+        try:
+            async with asyncio.timeout(REVOKE_LIMIT_S):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # It is published, but can't be committed any more: somebody publishes it again.
+
+    async def on_partitions_assigned(self, assigned: object) -> None:
+        """Let batches begin."""
+        self._open.set()
