@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -32,6 +33,10 @@ class ShippingRun(ClusterRun):
             node.variables["PYTHONPATH"] = path
             node.more_settings = SHIPPER.format(file=file)
 
+    def says(self, text: str) -> bool:
+        """Whether any broker has logged this."""
+        return any(text in node.output for node in self.nodes)
+
     @property
     def has_left(self) -> bool:
         """Whether all that was acknowledged has left, by any of them."""
@@ -51,8 +56,9 @@ def test_a_broker_that_is_killed_for_good_leaves_its_outbox_to_another(tmp_path:
             for node in run.nodes[:2]:
                 await run.end(node, signal.SIGKILL)
                 await run.until(run.progress(40))
-                drained = f"outbox '$outbox/{node.name}/file_shipper/file' of a node that is gone is drained"
-                await run.until(lambda text=drained: any(text in each.output for each in run.nodes))
+                await run.until(
+                    partial(run.says, f"outbox '$outbox/{node.name}/file_shipper/file' of a node that is gone")
+                )
                 await run.start(node)
             await run.calm()
             for publisher in run.publishers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -11,9 +11,11 @@ from attrs import evolve, frozen
 
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.event_feed import LocalFeed
+from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, OutboxSettings
 from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, Context, DeliveryResult, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
@@ -193,6 +195,10 @@ class BareContext(Context):
         """Answer :meth:`authorize`, in order; ``None`` abstains."""
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
+        self.outboxes: dict[str, MemoryOutbox] = {}
+        """The plugin's outboxes, by name; :meth:`MemoryOutbox.publish` puts in what a client publishes."""
+        self.refuses_messages: Exception | None = None
+        """Set it to let :meth:`publish_acknowledged` fail."""
         self.told: list[bytes] = []
         """What the plugin told its instances on other nodes."""
         self.event_log = MemoryEventLog(self.clock.later)
@@ -246,6 +252,24 @@ class BareContext(Context):
 
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         return Completed(lambda: dict(self.values))
+
+    def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+        def publish() -> None:
+            if self.refuses_messages is not None:
+                raise self.refuses_messages
+            self.published += [self._received(message) for message in messages]
+
+        return Completed(publish)
+
+    def outbox(
+        self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()
+    ) -> MemoryOutbox:
+        if name in self.outboxes:
+            raise ValueError(f"there is an outbox {name!r} already")
+        made = MemoryOutbox(name, settings, self.clock)
+        made.subscribe(filters)
+        self.outboxes[name] = made
+        return made
 
     def authorize(self, request: AuthorizationRequest) -> Decision:
         answers = (authorizer(request) for authorizer in self.authorizers)
