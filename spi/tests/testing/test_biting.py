@@ -10,12 +10,14 @@ import pytest
 
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
+from kinmqtt_spi.testing.bridge import SinkContract, SourceContract
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.testing.cluster_arbiter import ClusterArbiterContract
 from kinmqtt_spi.testing.event import EventLogContract
 from kinmqtt_spi.testing.event_feed import EventFeedContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
+from kinmqtt_spi.testing.outbox import OutboxContract
 from kinmqtt_spi.testing.plugin import PluginContract
 from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.retain import RetainStoreContract
@@ -24,6 +26,7 @@ from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 from spi_harness import (
     broken_authentication,
     broken_authorization,
+    broken_bridge,
     broken_cluster,
     broken_cluster_arbiter,
     broken_cluster_batches,
@@ -32,10 +35,12 @@ from spi_harness import (
     broken_limiter,
     broken_metric,
     broken_metric_plugin,
+    broken_outbox,
     broken_plugin,
     broken_queue,
     broken_retain,
     broken_session,
+    broken_source,
     broken_subscription,
 )
 from spi_harness.biting import Verdicts, biting_tests, run, unbroken
@@ -55,6 +60,9 @@ SUITES: dict[type[Any], tuple[ModuleType, ...]] = {
     RetainStoreContract: (broken_retain,),
     EventLogContract: (broken_event,),
     EventFeedContract: (broken_event_feed,),
+    SinkContract: (broken_bridge,),
+    SourceContract: (broken_source,),
+    OutboxContract: (broken_outbox,),
 }
 
 _verdicts = cache(run)

@@ -21,7 +21,7 @@ import pytest
 
 from kinmqtt_spi.services import FAMILIES
 
-SUITES: Final = (*FAMILIES, "plugin")
+SUITES: Final = (*FAMILIES, "outbox", "plugin")
 """The modules that have suites."""
 
 _PARTS: Final = ("cluster_arbiter", "cluster_base", "cluster_batches", "cluster_pairs")
