@@ -98,6 +98,14 @@ def test_without_sinks_and_sources_the_plugin_abstains() -> None:
         configured("")
 
 
+def test_a_compression_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, with what to install."""
+    monkeypatch.setattr("aiokafka.codec.has_lz4", lambda: False)
+
+    with pytest.raises(SettingsError, match=r"sinks.readings.compression: .*pip install kinmqtt-bridge-kafka"):
+        configured(SECTION.replace("key = ", 'compression = "lz4"\nkey = '))
+
+
 def test_aiokafkas_lines_are_for_debugging() -> None:
     """It logs each attempt to reconnect as an error, and keys and values when it debugs: those are left out."""
     plugin, context = configured()

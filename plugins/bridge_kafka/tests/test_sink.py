@@ -53,6 +53,22 @@ def test_a_message_becomes_a_record(kafka: Kafka) -> None:
     ]
 
 
+def test_batches_may_be_compressed(kafka: Kafka) -> None:
+    """A compressed batch of much the same takes less than a tenth, and consumers see the same records."""
+    topic = kafka.create_topic("sink-gzip")
+    items = [item(payload=b"x" * 1000) for _ in range(100)]
+
+    async def test() -> None:
+        async with open_sink(kafka.address, topic, compression="gzip") as sink:
+            assert await sink.send(items) is None
+
+    run(test())
+
+    assert [record.value for record in kafka.records(topic)] == [b"x" * 1000] * 100
+    [segment] = kafka.folder.glob(f"data/{topic}-0/*.log")
+    assert len(segment.read_bytes().rstrip(b"\0")) < 10_000
+
+
 def test_records_go_where_other_clients_of_kafka_expect_their_key(kafka: Kafka) -> None:
     """A key has the partition that aiokafka's own partitioner, which is Java's, gives it."""
     topic = kafka.create_topic("sink-partitions", partitions=5)

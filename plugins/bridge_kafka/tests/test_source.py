@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,9 @@ def test_a_rebalance_waits_for_what_is_under_way(kafka: Kafka) -> None:
             await until(lambda: first_holds(first), "a batch is under way")
             async with running(second, other):
                 await until(lambda: first_is_asked(first), "the group is divided anew")
+                asked_at = time.monotonic()
+                # As long as it is under way, nobody else gets the partition: for two seconds of the five at most.
+                await until(lambda: other.messages or time.monotonic() > asked_at + 2, "time passes")
                 release.set()
                 await until(lambda: len(begun.messages) + len(other.messages) >= 300, "all came")
         assert sorted(begun.payloads + other.payloads) == sorted(NUMBERED)

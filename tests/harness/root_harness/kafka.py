@@ -10,6 +10,7 @@ This module is a plugin of pytest, which conftest.py at the root names. It impor
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -139,6 +140,7 @@ class Kafka:
     def pause(self) -> None:
         """Have it stand still: connections stay, and nothing is answered."""
         self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # On a busy machine its threads stop a while after the signal.
         self._paused = True
 
     def go_on(self) -> None:

@@ -34,6 +34,7 @@ def options(connection: ConnectionSettings) -> dict[str, Any]:
         raise SinkRefused(f"the files of the connection can't be used: {text_of(error)}") from error
     return {
         "bootstrap_servers": list(connection.servers),
+        "client_id": "kinmqtt",
         "request_timeout_ms": int(connection.timeout_s * 1000),
         "security_protocol": security.protocol,
         **more,

@@ -22,6 +22,9 @@ from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.services.plugin import Health, HealthState
 
+MAX_MISSING: Final = 100
+"""The most missing topics that health knows of."""
+
 _HEALTHY: Final = Health(HealthState.HEALTHY)
 
 
@@ -137,12 +140,10 @@ class KafkaSink(Sink):
         """Take out the records of topics that Kafka does not have, and answer them with ``Retry``."""
         producer = self.producer
         unknown = [topic for topic in by_topic if not producer.client.cluster.partitions_for_topic(topic)]
-        if not unknown:
-            if self._missing:
-                self._missing = {topic: why for topic, why in self._missing.items() if topic not in by_topic}
-            return
-        missing = dict(await metadata.missing(producer, unknown))
-        self._missing = missing
+        missing = await metadata.missing(producer, unknown) if unknown else {}
+        if missing or self._missing:
+            others = [(topic, why) for topic, why in self._missing.items() if topic not in by_topic]
+            self._missing = dict([*others, *missing.items()][-MAX_MISSING:])
         for topic, why in missing.items():
             self._notices.warn(f"{self.name} {topic}", f"sink {self.name}: {why}; create it, its messages wait")
             for record in by_topic.pop(topic):
