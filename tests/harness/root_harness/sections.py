@@ -16,6 +16,7 @@ SECTIONS: Final[Mapping[str, str]] = {
         'cookie_file = "{shared}/cookie"\ncontrol = "cluster.sock"\n'
     ),
     "auth_file": '[plugins.auth_file]\npassword_file = "{shared}/passwords"\nacl_file = "{shared}/acl"\n',
+    "event_kafka": '[plugins.event_kafka]\nservers = ["{kafka}"]\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
     "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
     "redis_session": '[plugins.redis_session]\nsocket = "{shared}/redis.sock"\n',
@@ -27,6 +28,9 @@ SECTIONS: Final[Mapping[str, str]] = {
 
 ACL: Final = "user eve\ntopic readwrite #\n\npattern readwrite open/#\npattern readwrite guarded/#\n"
 """Everybody may do everything with what is open or guarded, eve with all topics."""
+
+NO_KAFKA: Final = "127.0.0.1:9"
+"""Where no Kafka listens: a sink then waits."""
 
 WHO: Final = {"username": "ada", "password": b"secret"}
 """A user who comes in also where auth_file is at work."""
@@ -45,13 +49,15 @@ def write_shared(plugins: Sequence[str], shared: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def write_settings(plugins: Sequence[str], folder: Path, shared: Path, name: str, port: int, seed: int) -> None:
+def write_settings(
+    plugins: Sequence[str], folder: Path, shared: Path, name: str, port: int, seed: int, kafka: str = NO_KAFKA
+) -> None:
     """Write a broker's kinmqtt.toml.
 
     ``shared``: the folder of :func:`write_shared`; ``name``: the node's; ``port`` and ``seed``: the ports of this
-    broker and of the first one for their cluster.
+    broker and of the first one for their cluster; ``kafka``: the address of a Kafka.
     """
     unused = sorted(set(PLUGINS) - set(plugins))
-    sections = "".join(SECTIONS[each].format(port=port, seed=seed, shared=shared) for each in plugins)
+    sections = "".join(SECTIONS[each].format(port=port, seed=seed, shared=shared, kafka=kafka) for each in plugins)
     chosen = f"[plugins]\nonly = {list(plugins)}\n" if unused else ""
     (folder / "kinmqtt.toml").write_text(f'[broker]\nnode_name = "{name}"\n{chosen}{sections}')

@@ -26,7 +26,17 @@ SUFFIX = ".in"
 """The suffix of all templates, so that tools do not take them for Python files."""
 
 OURS: Final = frozenset(
-    {"akka_like_cluster", "auth_file", "core", "example_guard", "metrics", "redis_session", "sentinel_limiter", "spi"}
+    {
+        "akka_like_cluster",
+        "auth_file",
+        "core",
+        "event_kafka",
+        "example_guard",
+        "metrics",
+        "redis_session",
+        "sentinel_limiter",
+        "spi",
+    }
 )
 """Names of kinmqtt's own distributions, installed or not."""
 
