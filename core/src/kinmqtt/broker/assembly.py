@@ -284,6 +284,7 @@ def _configure(
             data,
             partial(manager.leave_out, name),
             partial(claims.take, name),
+            manager.uses_asyncio(name),
         )
     if problems:
         raise SettingsError(problems)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
+from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -49,7 +49,7 @@ def event_log(context: Context) -> EventLog:
 def run_awaitable(
     awaitable: Awaitable[None], done: Callable[[], object], failed: Callable[[BaseException], object]
 ) -> Awaitable[None]:
-    """Await a consumer's handler as a Twisted coroutine."""
+    """Await what a consumer's handler has returned: a Deferred, an asyncio future or a Twisted coroutine."""
 
     def finished(result: object) -> None:
         if isinstance(result, Failure):
@@ -57,7 +57,7 @@ def run_awaitable(
         else:
             done()
 
-    return ensureDeferred(cast(Any, awaitable)).addBoth(finished)
+    return as_deferred(awaitable).addBoth(finished)
 
 
 def reporter(context: Context) -> Callable[[str, BaseException], None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kinmqtt.hooks.awaitables import run
+from kinmqtt.hooks.event_feed import PluginFeed
 from kinmqtt_spi.metrics import Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
@@ -98,10 +99,11 @@ class PluginContext(Context):
         data: Path | None = None,
         leave_out: Callable[[str], None] | None = None,
         claim: Callable[[TopicClaim], None] | None = None,
+        on_asyncio: bool = False,
     ) -> None:
         """``leave_out`` removes one of the plugin's hooks; ``claim`` claims topics for it.
 
-        Both are dropped when the broker is assembled.
+        ``on_asyncio`` says that its coroutines are asyncio's. The first two are dropped when the broker is assembled.
         """
         self.name = name
         self.data = data
@@ -113,6 +115,7 @@ class PluginContext(Context):
         self._in_thread = in_thread
         self._leave_out = leave_out
         self._claim = claim
+        self._on_asyncio = on_asyncio
         self._broker: BrokerApi | None = None
 
     def attach(self, broker: BrokerApi) -> None:
@@ -237,7 +240,7 @@ class PluginContext(Context):
     @property
     def events(self) -> EventFeed:
         """See :attr:`kinmqtt_spi.services.plugin.Context.events`."""
-        return self._assembled.events
+        return PluginFeed(self._assembled.events, self._on_asyncio)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.in_thread`."""

@@ -87,6 +87,10 @@ class PluginManager:
         """Tell whether a plugin is part of the core."""
         return any(c.candidate.builtin for c in self.choices if c.candidate.name == name)
 
+    def uses_asyncio(self, name: str) -> bool:
+        """Tell whether a plugin's coroutines are asyncio's."""
+        return name in self._asyncio
+
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
         """Return a hook's implementations, in the order in which they run."""
         caller = getattr(self._pm.hook, hook)

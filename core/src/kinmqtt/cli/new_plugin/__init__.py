@@ -31,6 +31,7 @@ OURS: Final = frozenset(
         "auth_file",
         "bridge_kafka",
         "core",
+        "event_kafka",
         "example_guard",
         "metrics",
         "redis_session",

@@ -1,0 +1,155 @@
+"""Connects to Kafka: the options of aiokafka's clients, what its errors mean, and the end of a producer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from kinmqtt_event_kafka.settings import EventKafkaSettings, SecuritySettings
+from kinmqtt_spi.errors import ServiceUnavailable, SettingsError
+from kinmqtt_spi.settings import read_file
+
+MAX_PASSWORD_BYTES: Final = 4096
+
+FLUSH_LIMIT_S: Final = 0.5
+"""How long the end of a producer waits for what is under way."""
+
+END_LIMIT_S: Final = 1.0
+"""How long the end of a client is waited for; after that it goes on in the background."""
+
+_REFUSING: Final = (
+    kafka.AuthenticationFailedError,
+    kafka.AuthenticationMethodNotSupported,
+    kafka.ClusterAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.SaslAuthenticationFailed,
+    kafka.TopicAuthorizationFailedError,
+    kafka.UnsupportedSaslMechanismError,
+    ssl.SSLCertVerificationError,
+)
+"""Only an operator can change these."""
+
+TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordTooLargeError, kafka.RecordListTooLargeError)
+
+
+def options(settings: EventKafkaSettings) -> dict[str, Any]:
+    """Return what clients are made with; raises ``ServiceUnavailable`` if a file can't be used."""
+    security = settings.security
+    try:
+        more = _security(security)
+    except (SettingsError, OSError, ValueError) as error:
+        raise ServiceUnavailable(f"the files of plugins.event_kafka.security can't be used: {error}") from error
+    return {
+        "bootstrap_servers": list(settings.servers),
+        "request_timeout_ms": int(settings.timeout_s * 1000),
+        "security_protocol": security.protocol,
+        **more,
+    }
+
+
+def _security(security: SecuritySettings) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if security.encrypts:
+        context = ssl.create_default_context(cafile=None if security.ca_file is None else str(security.ca_file))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = security.verify_hostname
+        if security.certificate_file is not None and security.key_file is not None:
+            context.load_cert_chain(security.certificate_file, security.key_file)
+        more["ssl_context"] = context
+    if security.authenticates:
+        assert security.password_file is not None
+        password = read_file(security.password_file, max_bytes=MAX_PASSWORD_BYTES).decode().rstrip("\r\n")
+        if not password:
+            raise ValueError(f"{security.password_file} is empty")
+        more["sasl_mechanism"] = security.mechanism
+        more["sasl_plain_username"] = security.username
+        more["sasl_plain_password"] = password
+    return more
+
+
+def meaning(error: BaseException) -> ServiceUnavailable:
+    """Return the error of the SPI for an error of Kafka or of a connection to it."""
+    if isinstance(error, ServiceUnavailable):
+        return error
+    if isinstance(error, _REFUSING):
+        return ServiceUnavailable(f"Kafka refuses this client: {text_of(error)}")
+    if isinstance(error, TimeoutError):
+        return ServiceUnavailable("Kafka has not answered in time")
+    return ServiceUnavailable(f"Kafka can't be used: {text_of(error)}")
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error in one line, with its type if that isn't in its text."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return text if name in text else f"{name}: {text}" if text else name
+
+
+async def start_producer(settings: EventKafkaSettings) -> AIOKafkaProducer:
+    """Return a producer that knows all topics; raises aiokafka's errors and ``ServiceUnavailable``."""
+    producer = AIOKafkaProducer(
+        **options(settings), acks="all", enable_idempotence=True, max_batch_size=settings.max_record_bytes
+    )
+    try:
+        await producer.start()
+        # Without naming any, so that a broker with auto.create.topics.enable creates none.
+        await producer.client.force_metadata_update()
+    except BaseException:
+        await _stop(producer)
+        raise
+    return producer
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    try:
+        await producer.stop()
+    except Exception:
+        pass  # It has not begun properly: what matters is that its connections are closed.
+
+
+async def end_producer(producer: AIOKafkaProducer) -> None:
+    """Send what is under way for :data:`FLUSH_LIMIT_S`, drop the rest, and close the connections.
+
+    An idempotent producer of aiokafka retries for ever, and its ``stop`` waits for that. So the task that sends is
+    cancelled. It then waits for requests that are under way, each of which has a time limit.
+    """
+    stopping = asyncio.ensure_future(_stop(producer))
+    done, _ = await asyncio.wait([stopping], timeout=FLUSH_LIMIT_S)
+    if done:
+        return
+    sender, accumulator = producer._sender, producer._message_accumulator
+    if sender.sender_task is not None:
+        sender.sender_task.cancel()
+    await stopping
+    left = [batch for batches in accumulator._batches.values() for batch in batches]
+    left += accumulator._pending_batches
+    # A batch that waits for another attempt is not among the pending ones, from which its end removes it.
+    accumulator._pending_batches.update(left)
+    accumulator.fail_all(kafka.ProducerClosed())
+    for batch in left:
+        for future in (batch.future, batch._drain_waiter):
+            if future.done() and not future.cancelled():
+                future.exception()  # Or it would be reported as lost where nobody waits any more.
+
+
+class Endings:
+    """Ends of clients that go on in the background because Kafka does not answer."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    async def end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Run an end; returns after :data:`END_LIMIT_S` at the latest."""
+        task = asyncio.ensure_future(ending)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.wait([task], timeout=END_LIMIT_S)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # A client that could not end properly is gone all the same.

@@ -1,0 +1,297 @@
+"""The feed of all nodes' events, from Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
+
+from kinmqtt_event_kafka.client import Endings, meaning, options
+from kinmqtt_event_kafka.schema import decode
+from kinmqtt_event_kafka.settings import EventKafkaSettings
+from kinmqtt_spi.services.event import Consumer, EventFeed, Handler, Recorded, Start, node_group
+from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.services.plugin import Log
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
+"""After a failure of a handler or of Kafka there is a pause that doubles from the first to the longest."""
+
+REVOKE_LIMIT_S: Final = 5.0
+"""How long a rebalance waits for the batch in hand. Kafka waits for the group's members twice as long."""
+
+READ_PAUSE_MS: Final = 1000
+"""How long one look for events takes, at most, if there are none."""
+
+TOPICS_PAUSE_MS: Final = 30_000
+"""How often to look for the topic, if it was missing, and for new partitions."""
+
+Records = Mapping[TopicPartition, Sequence[Any]]
+
+
+async def settled(answer: Any) -> None:
+    """Await what a handler has returned: nothing, an asyncio future or coroutine, or a Deferred."""
+    if answer is None:
+        return
+    as_future = getattr(answer, "asFuture", None)
+    await (answer if as_future is None else as_future(asyncio.get_running_loop()))
+
+
+class KafkaFeed(EventFeed):
+    """Has the events of all nodes that ship to the same topic."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: EventKafkaSettings,
+        log: Log,
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """``node`` is this node's name; consumers run in ``loop``, by default the one in which they are made."""
+        self._loop = loop
+        self._node = node
+        self._settings = settings
+        self._log = log
+        self._metrics = metrics
+        self._skipped = metrics.counter("events.skipped", "events")
+        self._consumers: set[KafkaConsumer] = set()
+        self._endings = Endings()
+
+    def consume(
+        self, group: str, handler: Handler, start: Start = Start.OLDEST, *, each_node: bool = False
+    ) -> Consumer:
+        name = node_group(group, self._node) if each_node else group
+        loop = self._loop or asyncio.get_running_loop()
+        consumer = KafkaConsumer(self, name, handler, start, self._consumers.discard, loop)
+        self._consumers.add(consumer)
+        self._metrics.gauge("events.lag", "events", lambda: self._lag_here(name), {"group": name})
+        return consumer
+
+    async def lag(self, group: str) -> int:
+        consumer = self.client(group, Start.OLDEST)
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await consumer.start()
+                places = [TopicPartition(self._settings.topic, each) for each in await self._partitions(consumer)]
+                if not places:
+                    return 0
+                consumer.assign(places)
+                ends = await consumer.end_offsets(places)
+                begins = await consumer.beginning_offsets(places)
+                left = 0
+                for place in places:
+                    committed = await consumer.committed(place)
+                    left += ends[place] - max(begins[place], committed or 0)
+                return left
+        except Exception as error:
+            raise meaning(error) from error
+        finally:
+            await self._endings.end(consumer.stop())
+
+    async def close(self) -> None:
+        """Stop all consumers."""
+        await asyncio.gather(*(consumer.stop() for consumer in list(self._consumers)))
+
+    def client(self, group: str | None, start: Start) -> AIOKafkaConsumer:
+        """Return a consumer of Kafka that is not started."""
+        return AIOKafkaConsumer(
+            **options(self._settings),
+            group_id=None if group is None else self._settings.group_prefix + group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest" if start is Start.OLDEST else "latest",
+            metadata_max_age_ms=TOPICS_PAUSE_MS,
+        )
+
+    @property
+    def settings(self) -> EventKafkaSettings:
+        """The settings."""
+        return self._settings
+
+    def read(self, found: Records) -> list[Recorded]:
+        """Return the events of records; what is no event is counted and logged."""
+        events = []
+        for place, records in found.items():
+            for record in records:
+                try:
+                    _, event = decode(record.value)
+                except ValueError as error:
+                    self._skipped.value += 1
+                    self._log.warn(
+                        "{topic} {partition} at offset {offset} is skipped: {error}",
+                        topic=place.topic,
+                        partition=place.partition,
+                        offset=record.offset,
+                        error=error,
+                    )
+                else:
+                    events.append(Recorded(record.offset, event, place.partition))
+        return events
+
+    def report(self, group: str, error: BaseException) -> None:
+        """Log the error of a handler, or of Kafka."""
+        self._log.error("consumer group {group}: {error}", group=group, error=error)
+
+    def _lag_here(self, group: str) -> int:
+        return sum(consumer.lag for consumer in self._consumers if consumer.group == group)
+
+    async def _partitions(self, consumer: AIOKafkaConsumer) -> set[int]:
+        await consumer._client.force_metadata_update()
+        return consumer.partitions_for_topic(self._settings.topic) or set()
+
+
+class KafkaConsumer(Consumer):
+    """A member of a consumer group in Kafka."""
+
+    def __init__(
+        self,
+        feed: KafkaFeed,
+        group: str,
+        handler: Handler,
+        start: Start,
+        ended: Callable[[KafkaConsumer], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.group = group
+        self.lag = 0
+        """The events of its partitions that it has not handled, as far as it knows."""
+        self._feed = feed
+        self._handler = handler
+        self._start = start
+        self._failures = 0
+        self._stopping = False
+        self._in_hand = False
+        self._endings = Endings()
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(lambda task: ended(self))
+
+    def stop(self) -> asyncio.Future[None]:
+        """Take no further batches; completes when the handler's last call has completed and is committed."""
+        if not self._stopping:
+            self._stopping = True
+            if not self._in_hand:
+                self._task.cancel()
+        return self._task.get_loop().create_task(self._ended())
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._consume()
+            except Exception as error:
+                self._feed.report(self.group, meaning(error))
+                await self._pause()
+
+    async def _consume(self) -> None:
+        client = self._feed.client(self.group, self._start)
+        try:
+            async with asyncio.timeout(self._feed.settings.timeout_s):
+                await client.start()
+            gate = _Gate()
+            # A pattern, because Kafka would create a topic that is named and missing.
+            client.subscribe(pattern=f"^{re.escape(self._feed.settings.topic)}$", listener=gate)
+            while not self._stopping:
+                await gate.opened()
+                found = await client.getmany(timeout_ms=READ_PAUSE_MS, max_records=self._feed.settings.batch)
+                # What was fetched while partitions are divided anew is fetched again, from the committed offset on.
+                if found and gate.enter():
+                    try:
+                        await self._take(client, gate, found)
+                    finally:
+                        gate.leave()
+        finally:
+            self.lag = 0
+            await self._endings.end(client.stop())
+
+    async def _take(self, client: AIOKafkaConsumer, gate: _Gate, found: Records) -> None:
+        """Hand over a batch until it is handled, and commit it; give it up when the partitions are divided anew."""
+        batch = self._feed.read(found)
+        while batch and not await self._handled(batch):
+            if self._stopping:
+                return
+            gate.leave()
+            await self._pause()
+            if not gate.enter_again():
+                return
+        self._failures = 0
+        offsets = {place: records[-1].offset + 1 for place, records in found.items()}
+        try:
+            await client.commit(offsets)
+        except (CommitFailedError, IllegalStateError, RebalanceInProgressError):
+            pass  # Its partitions have gone to others meanwhile, who get these events again.
+        self.lag = 0
+        for place in client.assignment():
+            self.lag += max(0, (client.highwater(place) or 0) - await client.position(place))
+
+    async def _handled(self, batch: Sequence[Recorded]) -> bool:
+        self._in_hand = True
+        try:
+            await settled(self._handler(batch))
+        except Exception as error:
+            self._feed.report(self.group, error)
+            return False
+        else:
+            return True
+        finally:
+            self._in_hand = False
+
+    async def _pause(self) -> None:
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 30), LONGEST_PAUSE_S)
+        self._failures += 1
+        await asyncio.sleep(pause_s)
+
+
+class _Gate(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's classes have no types
+    """Keeps new batches from beginning while the partitions are divided anew, which waits for the one in hand."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._division = 0
+        self._entered = 0
+
+    async def opened(self) -> None:
+        """Wait until partitions are assigned."""
+        await self._open.wait()
+
+    def enter(self) -> bool:
+        """Begin with a batch, unless the partitions are being divided."""
+        if not self._open.is_set():
+            return False
+        self._entered = self._division
+        self._idle.clear()
+        return True
+
+    def enter_again(self) -> bool:
+        """Go on with a batch after a pause, unless the partitions were divided since :meth:`enter`."""
+        if not self._open.is_set() or self._entered != self._division:
+            return False
+        self._idle.clear()
+        return True
+
+    def leave(self) -> None:
+        """End a batch, or pause."""
+        self._idle.set()
+
+    async def on_partitions_revoked(self, revoked: object) -> None:
+        """Wait for the batch in hand, for a while."""
+        self._division += 1
+        self._open.clear()
+        try:
+            async with asyncio.timeout(REVOKE_LIMIT_S):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # It can't be committed any more: somebody gets it again.
+
+    async def on_partitions_assigned(self, assigned: object) -> None:
+        """Let batches begin."""
+        self._open.set()
