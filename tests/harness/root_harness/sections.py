@@ -16,14 +16,11 @@ SECTIONS: Final[Mapping[str, str]] = {
         'cookie_file = "{shared}/cookie"\ncontrol = "cluster.sock"\n'
     ),
     "auth_file": '[plugins.auth_file]\npassword_file = "{shared}/passwords"\nacl_file = "{shared}/acl"\n',
-<<<<<<< HEAD
     "bridge_kafka": (
         '[plugins.bridge_kafka.connections.main]\nservers = ["{kafka}"]\n'
         '[plugins.bridge_kafka.sinks.out]\nconnection = "main"\nfilters = ["open/bridged/#"]\ntopic = "bridged"\n'
     ),
-=======
     "event_kafka": '[plugins.event_kafka]\nservers = ["{kafka}"]\n',
->>>>>>> w-evt
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
     "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
     "redis_session": '[plugins.redis_session]\nsocket = "{shared}/redis.sock"\n',
