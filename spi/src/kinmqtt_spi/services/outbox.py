@@ -54,7 +54,9 @@ class OutboxSettings:
     """The bounds of an outbox, and what happens at them."""
 
     max_messages: int = setting(100_000, help="messages that may wait in the outbox", minimum=1)
-    max_bytes: int = setting(256 << 20, help="their approximate size in memory", unit="bytes", minimum=1024)
+    max_bytes: int = setting(
+        256 << 20, help="their approximate size in memory; the last message may exceed it", unit="bytes", minimum=1024
+    )
     window: int = setting(4096, help="messages handed out and not acknowledged yet", minimum=1, maximum=MAX_WINDOW)
     when_full: WhenFull = setting(WhenFull.PAUSE, help="what is done with a message when the outbox is full")
     pause_limit_s: float = setting(
