@@ -178,11 +178,11 @@ class RedisRun(Run):
 
     async def suffer(self, times: int, blow: Callable[[], Awaitable[object]]) -> None:
         """Have something happen to Redis so many times under traffic, then let everybody come to rest."""
-        async with self._under_traffic():
+        async with self.under_traffic():
             for _ in range(times):
-                await self._until(self._progress(1 + ENOUGH / times * self.chance.random()))
+                await self.until(self.progress(1 + ENOUGH / times * self.chance.random()))
                 await blow()
-                await self._until(self._progress(ENOUGH / times))
+                await self.until(self.progress(ENOUGH / times))
 
     def outage(self) -> Callable[[], bool]:
         """A condition that holds once the broker has logged one more outage of Redis since this call."""
@@ -192,7 +192,7 @@ class RedisRun(Run):
 
     def outage_or_progress(self) -> Callable[[], bool]:
         """A condition that holds once the broker has noticed an outage, or messages were acknowledged without it."""
-        is_out, has_moved = self.outage(), self._progress(1)
+        is_out, has_moved = self.outage(), self.progress(1)
         return lambda: is_out() or has_moved()
 
 

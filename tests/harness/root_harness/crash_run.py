@@ -28,9 +28,15 @@ class Run:
     """A broker that dies and comes back, and its clients."""
 
     def __init__(
-        self, data: Path, seed: int, durability: str = "commit", mutation: str = "none", **variables: str
+        self,
+        data: Path,
+        seed: int,
+        durability: str = "commit",
+        mutation: str = "none",
+        config: Path | None = None,
+        **variables: str,
     ) -> None:
-        """``variables`` are added to the broker's environment."""
+        """``config`` is a settings file; ``variables`` are added to the broker's environment."""
         self.port = free_port()
         self.notes = Notes()
         self.chance = random.Random(seed)
@@ -45,7 +51,7 @@ class Run:
         """How long the clients may take to settle: what a broken promise has cost them does not come."""
         self._command = [
             sys.executable, str(MUTATED), mutation, "run", "--listen", f"tcp:{self.port}:interface=127.0.0.1",
-            "--data", str(data), "--log-level", "warn",
+            "--data", str(data), "--log-level", "warn", *([] if config is None else ["--config", str(config)]),
         ]  # fmt: skip
         self._environment = environment(
             KINMQTT__PLUGINS__EMBEDDED__DURABILITY=durability,
@@ -64,27 +70,31 @@ class Run:
 
     async def kill(self, kills: int, until_caught: bool = False) -> None:
         """Kill the broker so many times under traffic, then let everybody come to rest."""
-        async with self._under_traffic():
+        async with self.under_traffic():
             for _ in range(kills):
-                before = [client.connections for client in self.clients]
-                goes_on = self._progress(0 if until_caught else ENOUGH / kills)
-                await asyncio.sleep(0.02 + self.life_s * self.chance.random())
-                # On a machine that has much to do that was next to nothing.
-                await self._until(partial(self._has_lived, goes_on))
-                await self._die()
-                await self._start()
-                await self._until(partial(self._are_back, before))
+                await self.kill_once(0 if until_caught else ENOUGH / kills)
                 if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
                     break
 
+    async def kill_once(self, messages: float = 1) -> None:
+        """Kill the broker after so many more messages of each publisher, start it, and wait for the clients."""
+        before = [client.connections for client in self.clients]
+        goes_on = self.progress(messages)
+        await asyncio.sleep(0.02 + self.life_s * self.chance.random())
+        # On a machine that has much to do that was next to nothing.
+        await self.until(partial(self._has_lived, goes_on))
+        await self._die()
+        await self._start()
+        await self.until(partial(self._are_back, before))
+
     @asynccontextmanager
-    async def _under_traffic(self) -> AsyncIterator[None]:
+    async def under_traffic(self) -> AsyncIterator[None]:
         """The broker with its clients, which come to rest in the end; of a run that fails nothing is left."""
         try:
             async with asyncio.TaskGroup() as clients:
                 await self._start()
                 clients.create_task(self.subscriber.run())
-                await self._until(lambda: self.subscriber.known)
+                await self.until(lambda: self.subscriber.known)
                 for publisher in self.publishers:
                     clients.create_task(publisher.run())
                 yield
@@ -96,7 +106,7 @@ class Run:
                 await self._broker.wait()
             self._log.close()
 
-    def _progress(self, messages: float) -> Callable[[], bool]:
+    def progress(self, messages: float) -> Callable[[], bool]:
         """What says whether so many more messages of each publisher have been acknowledged since this call."""
         promised = self.notes.promised
         before = {topic: len(numbers) for topic, numbers in promised.items()}
@@ -110,8 +120,8 @@ class Run:
         for publisher in self.publishers:
             publisher.stopping = True
         try:
-            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers), self.patience_s)
-            await self._until(self._has_come, self.patience_s)
+            await self.until(lambda: all(publisher.is_idle for publisher in self.publishers), self.patience_s)
+            await self.until(self._has_come, self.patience_s)
         except TimeoutError:
             self.notes.problems.append("the clients did not come to rest")
         for client in self.clients:
@@ -144,7 +154,7 @@ class Run:
         await self._broker.wait()
         self.kills += 1
 
-    async def _until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         async with asyncio.timeout(limit_s):
             while not condition():
                 self._still_runs()
