@@ -66,7 +66,7 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 log.cleaner.dedupe.buffer.size=4194304
-broker.session.timeout.ms=2000
+broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=300
 """
 
@@ -162,6 +162,7 @@ class Kafka:
             self.start()
         elif self._paused:
             self.go_on()
+            wait_until(self._answers, "Kafka goes on", START_LIMIT_S)
 
     def end(self) -> None:
         """Make sure that nothing of it is left."""
