@@ -23,6 +23,7 @@ NOWHERE = "127.0.0.1:9"
 
 def run_future(awaitable: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> Any:
     """Drive what the shipper returns."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over(future: asyncio.Future[None]) -> None:
         error = future.exception()
@@ -30,9 +31,10 @@ def run_future(awaitable: Any, done: Callable[[], None], failed: Callable[[BaseE
             done()
         else:
             failed(error)
+        ended.set_result(None)
 
     awaitable.add_done_callback(over)
-    return awaitable
+    return ended
 
 
 def configured(**more: Any) -> tuple[EventKafka, BareContext]:

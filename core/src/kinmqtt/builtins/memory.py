@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -57,7 +58,9 @@ def run_awaitable(
         else:
             done()
 
-    return as_deferred(awaitable).addBoth(finished)
+    if asyncio.isfuture(awaitable):
+        return Deferred.fromFuture(awaitable).addBoth(finished)
+    return ensureDeferred(cast(Any, awaitable)).addBoth(finished)
 
 
 def reporter(context: Context) -> Callable[[str, BaseException], None]:

@@ -13,6 +13,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInPro
 from kinmqtt_event_kafka.client import Endings, meaning, options
 from kinmqtt_event_kafka.schema import decode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import Consumer, EventFeed, Handler, Recorded, Start, node_group
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import Log
@@ -23,6 +24,9 @@ LONGEST_PAUSE_S: Final = 30.0
 
 REVOKE_LIMIT_S: Final = 5.0
 """How long a rebalance waits for the batch in hand. Kafka waits for the group's members twice as long."""
+
+STOP_LIMIT_S: Final = 5.0
+"""How long the plugin's stop waits for handlers that are at work."""
 
 READ_PAUSE_MS: Final = 1000
 """How long one look for events takes, at most, if there are none."""
@@ -78,8 +82,6 @@ class KafkaFeed(EventFeed):
             async with asyncio.timeout(self._settings.timeout_s):
                 await consumer.start()
                 places = [TopicPartition(self._settings.topic, each) for each in await self._partitions(consumer)]
-                if not places:
-                    return 0
                 consumer.assign(places)
                 ends = await consumer.end_offsets(places)
                 begins = await consumer.beginning_offsets(places)
@@ -94,8 +96,11 @@ class KafkaFeed(EventFeed):
             await self._endings.end(consumer.stop())
 
     async def close(self) -> None:
-        """Stop all consumers."""
-        await asyncio.gather(*(consumer.stop() for consumer in list(self._consumers)))
+        """Stop all consumers; the last calls of their handlers are waited for, but not for long."""
+        consumers = list(self._consumers)
+        if consumers:
+            await asyncio.wait([consumer.stop() for consumer in consumers], timeout=STOP_LIMIT_S)
+            await asyncio.gather(*(consumer.end() for consumer in consumers))
 
     def client(self, group: str | None, start: Start) -> AIOKafkaConsumer:
         """Return a consumer of Kafka that is not started."""
@@ -141,8 +146,12 @@ class KafkaFeed(EventFeed):
         return sum(consumer.lag for consumer in self._consumers if consumer.group == group)
 
     async def _partitions(self, consumer: AIOKafkaConsumer) -> set[int]:
-        await consumer._client.force_metadata_update()
-        return consumer.partitions_for_topic(self._settings.topic) or set()
+        if not await consumer._client.force_metadata_update():
+            raise ServiceUnavailable("Kafka does not say which topics it has")
+        partitions: set[int] = consumer.partitions_for_topic(self._settings.topic) or set()
+        if not partitions:
+            raise ServiceUnavailable(f"there is no topic {self._settings.topic!r} in Kafka")
+        return partitions
 
 
 class KafkaConsumer(Consumer):
@@ -177,6 +186,11 @@ class KafkaConsumer(Consumer):
             if not self._in_hand:
                 self._task.cancel()
         return self._task.get_loop().create_task(self._ended())
+
+    async def end(self) -> None:
+        """End it, whatever its handler does: what that has in hand is not committed."""
+        self._task.cancel()
+        await self._ended()
 
     async def _ended(self) -> None:
         await asyncio.wait([self._task])
