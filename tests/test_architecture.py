@@ -59,6 +59,8 @@ ORDER = (
     ("kinmqtt.broker.handlers",),
     (
         "kinmqtt.broker.assembly",
+        "kinmqtt.broker.bridge_health",
+        "kinmqtt.broker.bridging",
         "kinmqtt.broker.cluster",
         "kinmqtt.broker.gauges",
         "kinmqtt.broker.housekeeping",

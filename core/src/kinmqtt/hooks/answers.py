@@ -22,8 +22,10 @@ from kinmqtt.mqtt.topics import split_shared
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, Identity, Redirect
+from kinmqtt_spi.services.bridge import SendSettings, Sink, SinkPlan, Source
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, ResourceKind
 from kinmqtt_spi.services.metric import SysTopic
+from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.services.plugin import CallGuard, Health, HealthState
 from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
@@ -228,6 +230,26 @@ def _sys_topic(topic: Any) -> str | None:
     return _fields(topic, topic=str) or (None if callable(topic.read) else "its read is not callable")
 
 
+def _sinks(plans: Mapping[Any, Any]) -> str | None:
+    for name, plan in plans.items():
+        if not isinstance(plan, SinkPlan):
+            return f"its sink {name!r} is {shown(plan)}, not a SinkPlan"
+        problem = _fields(plan, sink=Sink, filters=tuple, outbox=OutboxSettings, sending=SendSettings)
+        if problem is not None:
+            return f"its sink {name!r}: {problem}"
+        key: Any = plan.key
+        if not callable(key):
+            return f"its sink {name!r}: its key is not callable"
+    return None
+
+
+def _sources(sources: Mapping[Any, Any]) -> str | None:
+    for name, source in sources.items():
+        if not isinstance(source, Source):
+            return f"its source {name!r} is {shown(source)}, not a Source"
+    return None
+
+
 def _settings_class(found: type[Any]) -> str | None:
     return None if attrs.has(found) else f"{found.__name__} is not an attrs class"
 
@@ -279,6 +301,8 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "queue_full": Expected((OverflowPolicy,)),
     "sys_topics": Expected(items=SysTopic, problem=_sys_topic),
     "limiter_needs": Expected((LimiterNeeds,), _limiter_needs, needed=True),
+    "sinks": Expected((Mapping,), _sinks),
+    "sources": Expected((Mapping,), _sources),
     "acquire": Expected((LimitDecision,), _limit),
     "release": NOTHING,
 }

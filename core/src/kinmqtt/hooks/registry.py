@@ -18,6 +18,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep, Redirect
 from kinmqtt_spi.services.authorization import AuthorizationRequest
+from kinmqtt_spi.services.bridge import SinkPlan, SinkState, Source
 from kinmqtt_spi.services.cluster import Member, NodeCandidate
 from kinmqtt_spi.services.limiter import LimitDecision, Resource
 from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnapshot
@@ -132,6 +133,8 @@ class Hooks:
         )
         self.acquire: Collect[[Resource, int], LimitDecision | None] = Collect(self._calls("acquire"))
         self.release: Collect[[Resource, int], None] = Collect(self._calls("release"))
+        self.sinks: Collect[[Any], Mapping[str, SinkPlan]] = Collect(self._calls("sinks"))
+        self.sources: Collect[[Any], Mapping[str, Source]] = Collect(self._calls("sources"))
         self.sys_topics: Collect[[], Sequence[SysTopic]] = Collect(self._calls("sys_topics"))
 
     def _bind_telling(self) -> None:
@@ -165,3 +168,5 @@ class Hooks:
         self.sampled: Notify[[Snapshot]] = self._notify("sampled")
         self.traffic_sampled: Notify[[TrafficSnapshot]] = self._notify("traffic_sampled")
         self.limited: Notify[[Resource, LimitDecision]] = self._notify("limited")
+        self.sink_state: Notify[[str, SinkState, str]] = self._notify("sink_state")
+        self.poisoned: Notify[[str, Message, str]] = self._notify("poisoned")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.memory.polling import Pending
@@ -16,7 +16,8 @@ __all__ = ("ListSink", "ListSource", "MemoryOutbox")
 class ListSink(Sink):
     """Keeps what it gets in ``taken``. Tests decide its next answers; without them it takes everything.
 
-    ``hangs`` makes it answer later: with each of the awaitables in ``held``.
+    ``hangs`` makes it answer later, with each of the awaitables in ``held``: only a
+    :class:`~kinmqtt_spi.memory.polling.PollingRun` drives these.
     """
 
     def __init__(self, poison: Callable[[Item], Answer] = lambda item: None) -> None:
@@ -75,15 +76,19 @@ class ListSink(Sink):
 class ListSource(Source):
     """Publishes the messages of a list, ``batch`` at a time, and then waits until it is cancelled.
 
-    ``acknowledged`` has those whose publication was completed; a new run begins after them.
+    ``acknowledged`` has those whose publication was completed; a new run begins after them. ``idle`` makes what it
+    waits for at the end, such as a Deferred.
     """
 
-    def __init__(self, messages: Iterable[Message], batch: int = 10) -> None:
+    def __init__(
+        self, messages: Iterable[Message], batch: int = 10, idle: Callable[[], Awaitable[None]] = Pending
+    ) -> None:
         self.messages = list(messages)
         self.acknowledged: list[Message] = []
         self.runs = 0
         self.cancelled = 0
         self._batch = batch
+        self._idle = idle
 
     async def run(self, publish: Publish) -> None:
         self.runs += 1
@@ -93,6 +98,6 @@ class ListSource(Source):
             await publish(batch)
             self.acknowledged += batch
         try:
-            await Pending[None]()
+            await self._idle()
         finally:
             self.cancelled += 1

@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 class Pending(Awaitable[T], Generic[T]):
-    """An awaitable that has no result until :meth:`complete` or :meth:`fail` is called; it can be cancelled."""
+    """An awaitable that has no result until :meth:`complete` or :meth:`fail` is called; it can be cancelled.
+
+    Await it where a :class:`PollingRun` or a suite's driver goes on: neither Twisted nor asyncio knows it.
+    """
 
     __slots__ = ("_error", "_is_done", "_result")
 
