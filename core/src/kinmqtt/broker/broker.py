@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.bridging import BridgeParts, Bridging
 from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.cluster.calls import Calls
 from kinmqtt.broker.cluster.figures import NodeFigures
@@ -64,7 +66,10 @@ class Broker:
     def __init__(
         self, assembly: Assembly, call_soon: CallSoon, random_hex: Callable[[int], str], version: str
     ) -> None:
-        """``random_hex`` returns that many random bytes in hexadecimal; ``version`` appears in ``$SYS``."""
+        """``random_hex`` returns that many random bytes in hexadecimal; ``version`` appears in ``$SYS``.
+
+        Raises :class:`~kinmqtt_spi.errors.AssemblyError` for sinks and sources that plugins can't make.
+        """
         hooks = assembly.hooks
         hooks.limit_notices(assembly.limits.notice_time_limit_s)
         self.assembly = assembly
@@ -109,6 +114,16 @@ class Broker:
         nodes = Nodes(self.services, self.calls, figures, assembly.arbiter, retained_sync)
         self.when_expelled = nodes.when_expelled
         self.sampler = Sampler(self.services, assembly.metrics, call_soon)
+        self.bridging = Bridging(
+            BridgeParts(
+                hooks,
+                assembly.contexts,
+                Random(random_hex(16)),
+                self.outboxes.declare,
+                self.publish_acknowledged,
+                self.when_committed,
+            )
+        )
         self.lifecycle = Lifecycle(
             assembly,
             self.services,
@@ -118,11 +133,13 @@ class Broker:
             nodes,
             figures,
             self.outboxes,
+            self.bridging,
             self.publish,
             version,
         )
         for context in assembly.contexts.values():
             context.attach(self)
+        self.bridging.assemble()
         register_gauges(assembly.metrics, self.services, self.listeners.values(), nodes)
 
     def _observe_commits(self) -> None:

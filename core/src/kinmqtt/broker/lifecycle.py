@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from kinmqtt_spi.values import Maybe, Message
 
 if TYPE_CHECKING:
     from kinmqtt.broker.assembly import Assembly
+    from kinmqtt.broker.bridging import Bridging
     from kinmqtt.broker.cluster.figures import NodeFigures
     from kinmqtt.broker.cluster.listener import Nodes
     from kinmqtt.broker.connection.listener import Listener
@@ -60,6 +61,7 @@ class Lifecycle:
         nodes: Nodes,
         figures: NodeFigures,
         outboxes: Outboxes,
+        bridging: Bridging,
         publish: Callable[[Message], None],
         version: str,
     ) -> None:
@@ -74,6 +76,7 @@ class Lifecycle:
         self._nodes = nodes
         self._figures = figures
         self._outboxes = outboxes
+        self._bridging = bridging
         self._publish = publish
         self._version = version
         self._started: list[PluginContext] = []
@@ -126,10 +129,11 @@ class Lifecycle:
             log.info("{count} sessions restored", count=restored)
         self._begin_intervals()
         self._housekeeping.start()
+        self._bridging.start()
 
     def _begin_intervals(self) -> None:
         """Schedule publishing of ``$SYS`` and sampling of metrics at each interval."""
-        topics = own_topics(self._services, self._version)
+        topics = [*own_topics(self._services, self._version), *self._bridging.sys_topics()]
         for _plugin, more in self._runtime.hooks.sys_topics.at_once():
             topics.extend(more or ())
         interval_s = self._runtime.settings.sys_interval_s
@@ -168,7 +172,7 @@ class Lifecycle:
             except Exception as error:
                 call.failed(error)
                 left.append(f"{call.plugin}: keeps its old settings: {type(error).__name__}: {error}")
-        return left
+        return left + await self._bridging.reload(STOP_LIMIT_S)
 
     def _settings_class(self, plugin: str) -> type[Any] | None:
         settings = self._assembly.contexts[plugin].settings
@@ -184,6 +188,7 @@ class Lifecycle:
     async def stop(self) -> None:
         """Disconnect the clients, drain, and stop everything; the listeners are closed before."""
         clock = self._runtime.clock
+        await _attempt("the sources", lambda: self._bridging.stop_sources(STOP_LIMIT_S))
         if self._nodes.are_others_up:
             await _attempt("the cluster backend", self._assembly.cluster.leaving)
             await self._send_clients_away()
@@ -198,6 +203,7 @@ class Lifecycle:
                 log.info(
                     "{count} clients have not read the broker's last packets", count=len(self._services.connections)
                 )
+        await _attempt("the sinks", lambda: self._bridging.stop_sinks(STOP_LIMIT_S))
         await _attempt("pending work", lambda: limited(self._runtime.slices.drained(), clock, STOP_LIMIT_S))
         await _attempt("the stores", lambda: limited(self._runtime.turn.drained(), clock, STOP_LIMIT_S))
         if self._runtime.settings.sys_interval_s:
@@ -242,7 +248,7 @@ class Lifecycle:
                 found[call.plugin] = Health(HealthState.FAILED, f"{type(error).__name__}: {error}")
         for plugin, overdue in self._runtime.hooks.overdue_notices().items():
             found[plugin] = _degraded(found.get(plugin), overdue)
-        return found
+        return await self._bridging.health(found)
 
     def _is_provider(self, call: Call) -> bool:
         """Whether a plugin provides a service: it starts before the plugins that may use it, and stops after them."""
@@ -302,7 +308,7 @@ def _degraded(health: Health | None, why: str) -> Health:
     return Health(state, f"{why}; {health.text}" if health.text else why)
 
 
-async def _attempt(what: str, work: Callable[[], Maybe[None]]) -> None:
+async def _attempt(what: str, work: Callable[[], Maybe[None] | Coroutine[Any, Any, None]]) -> None:
     """Run a step of a stop and log its error, so that the stop goes on."""
     try:
         await resolve(work())
