@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,20 @@ class KafkaRun(Run):
         self.topic = topic
         self.rests_when = self._has_left
         self.patience_s = 120.0
-        self._looked: dict[str, list[int]] = {}
+        self._threads = ThreadPoolExecutor(1)
+        self._look: Future[list[Any]] | None = None
 
     def records(self) -> list[Any]:
         """Return the records that have come so far."""
         return self.kafka.records(self.topic)
 
     def _has_left(self) -> bool:
-        self._looked = by_topic(self.records())
-        return self.notes.have_come_to(self._looked)
+        """Whether the last look found everything; looks take time, and one follows the other."""
+        look = self._look
+        has_left = look is not None and look.done() and self.notes.have_come_to(by_topic(look.result()))
+        if look is None or (look.done() and not has_left):
+            self._look = self._threads.submit(self.records)
+        return has_left
 
     async def kill_both(self, kills: int, kafka_kills: int) -> None:
         """Kill the broker so many times under traffic, and Kafka in between, spread over them."""
