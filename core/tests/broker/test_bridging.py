@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 
 from core_harness.house import House
-from kinmqtt.broker.bridging import PARKED, BridgeParts, Bridging
+from kinmqtt.broker.bridging import PARKED, BridgeParts, Bridging, publish_on_asyncio
 from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.markers import hookimpl
@@ -337,3 +338,23 @@ def test_a_stop_cancels_sources_and_lets_batches_end() -> None:
     assert sink.closed == 1
     assert bench.plugin.told[-1] == ("kafka:s", SinkState.STOPPED)
     assert len(bench.outboxes["kafka", "s"].stored) == 2
+
+
+def test_a_source_on_asyncio_can_await_its_publications() -> None:
+    """The broker publishes with Deferreds, which asyncio's tasks can't await; errors come through, too."""
+
+    async def main() -> None:
+        for error in (None, ServiceUnavailable("away")):
+            committed: Deferred[None] = Deferred()
+            task = asyncio.ensure_future(publish_on_asyncio(lambda messages, its=committed: its, []))  # type: ignore[misc]
+            await asyncio.sleep(0)
+            assert not task.done()
+            if error is None:
+                committed.callback(None)
+                await task
+            else:
+                committed.errback(error)
+                with pytest.raises(ServiceUnavailable):
+                    await task
+
+    asyncio.run(main())

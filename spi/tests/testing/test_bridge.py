@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.bridge import ListSink
-from kinmqtt_spi.services.bridge import Item, Poison
+from kinmqtt_spi.services.bridge import Item, Poison, Publish
 from kinmqtt_spi.testing.bridge import SinkCase, SinkContract, SourceContract
 from spi_harness.broken_bridge import BridgeSuite
 from spi_harness.broken_source import SourceSuite
@@ -18,6 +20,43 @@ class TestTargetSink(BridgeSuite):
     """A sink that answers later, with everything that the suite asks for."""
 
     double = TargetSink
+
+
+class AsyncioSink(TargetSink):
+    """A sink that uses asyncio."""
+
+    async def reach(self) -> None:
+        await asyncio.sleep(3600 if self.target.state == "hanging" else 0)
+        await super().reach()
+
+
+class TestAsyncioSink(BridgeSuite):
+    """A sink whose answers come from asyncio's loop."""
+
+    reactor = "asyncio"
+    double = AsyncioSink
+
+
+class AsyncioSource(OriginSource):
+    """A source that uses asyncio."""
+
+    async def run(self, publish: Publish) -> None:
+        origin = self.origin
+        while True:
+            if origin.is_down:
+                raise ServiceUnavailable("the origin is down")
+            batch = origin.offered[len(origin.acknowledged) :][:10]
+            if batch:
+                await publish(self.messages(batch))
+                origin.acknowledged += batch
+            await asyncio.sleep(0)
+
+
+class TestAsyncioSource(SourceSuite):
+    """A source that runs as a task of asyncio's loop."""
+
+    reactor = "asyncio"
+    double = AsyncioSource
 
 
 class TestListSink(SinkContract):

@@ -24,6 +24,8 @@ class BridgedSink:
     runner: SinkRunner
     plan: SinkPlan
     parked: Outbox | None
+    on_asyncio: bool
+    """Whether the plugin's coroutines are asyncio's."""
     is_gone: bool = False
     """Whether the plugin no longer has it. Its outbox stays, and its runner is stopped."""
 

@@ -180,7 +180,7 @@ class Bridging:
             lambda state, why: self._parts.hooks.sink_state(shown, state, why),
             lambda message, why: self._parts.hooks.poisoned(shown, message, why),
         )
-        sink = self._sinks[plugin, name] = BridgedSink(runner, plan, parked)
+        sink = self._sinks[plugin, name] = BridgedSink(runner, plan, parked, _on_asyncio(call))
         return sink
 
     def _open_parked(self, plugin: str, name: str, plan: SinkPlan) -> Outbox | None:
@@ -192,7 +192,7 @@ class Bridging:
         return None if parked is None else Parking(parked, self._parts.after_commit)
 
     def _add_source(self, call: Call, name: str, source: Source) -> SourceRunner:
-        publish = partial(_publish_on_asyncio, self._parts.publish) if _on_asyncio(call) else self._parts.publish
+        publish = partial(publish_on_asyncio, self._parts.publish) if _on_asyncio(call) else self._parts.publish
         runner = SourceRunner(f"{call.plugin}:{name}", source, publish, self._environment(call))
         self._sources[call.plugin, name] = runner
         return runner
@@ -268,7 +268,7 @@ class Bridging:
             answer: Any = sink.plan.sink.check()
             if isinstance(answer, Awaitable):
                 clock = self._parts.contexts[plugin].clock
-                answer = await limited(as_deferred(answer), clock, CHECK_LIMIT_S)
+                answer = await limited(as_deferred(answer, on_asyncio=sink.on_asyncio), clock, CHECK_LIMIT_S)
         except Exception as error:
             return Health(HealthState.DEGRADED, f"its check failed: {type(error).__name__}: {error}")
         return answer if isinstance(answer, Health) else Health(HealthState.HEALTHY)
@@ -288,7 +288,8 @@ def _run(
     return driven
 
 
-async def _publish_on_asyncio(publish: Publish, messages: Sequence[Message]) -> None:
+async def publish_on_asyncio(publish: Publish, messages: Sequence[Message]) -> None:
+    """Publish for a source whose coroutines are asyncio's: these can't await Deferreds."""
     await as_deferred(publish(messages)).asFuture(asyncio.get_running_loop())
 
 

@@ -34,23 +34,25 @@ class AsyncioRun:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
 
     def __call__(
         self, awaitable: Awaitable[Any], done: Callable[[Any], None], failed: Callable[[BaseException], None]
-    ) -> asyncio.Task[Any]:
-        async def drive() -> None:
-            try:
-                value = await awaitable
-            except (Exception, asyncio.CancelledError) as error:
-                failed(error)
-            else:
-                done(value)
+    ) -> asyncio.Future[Any]:
+        # Not in a coroutine of our own: one that is cancelled before it begins would leave the awaitable unawaited.
+        future: asyncio.Future[Any] = asyncio.ensure_future(awaitable, loop=self.loop)
 
-        task = self.loop.create_task(drive())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        def ended(future: asyncio.Future[Any]) -> None:
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if self._is_closing:
+                return
+            if error is None:
+                done(future.result())
+            else:
+                failed(error)
+
+        future.add_done_callback(ended)
+        return future
 
     def turn(self, clock: TurnableClock, seconds: float) -> None:
         """Let time pass within the loop."""
@@ -71,6 +73,7 @@ class AsyncioRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+        self._is_closing = True
         self.loop.run_until_complete(end())
         self.loop.close()
 
