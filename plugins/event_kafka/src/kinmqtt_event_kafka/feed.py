@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 
 from kinmqtt_event_kafka.client import Endings, meaning, options
+from kinmqtt_event_kafka.gate import Gate
 from kinmqtt_event_kafka.schema import decode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -21,9 +22,6 @@ from kinmqtt_spi.services.plugin import Log
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 """After a failure of a handler or of Kafka there is a pause that doubles from the first to the longest."""
-
-REVOKE_LIMIT_S: Final = 5.0
-"""How long a rebalance waits for the batch in hand. Kafka waits for the group's members twice as long."""
 
 STOP_LIMIT_S: Final = 5.0
 """How long the plugin's stop waits for handlers that are at work."""
@@ -208,7 +206,7 @@ class KafkaConsumer(Consumer):
         try:
             async with asyncio.timeout(self._feed.settings.timeout_s):
                 await client.start()
-            gate = _Gate()
+            gate = Gate()
             # A pattern, because Kafka would create a topic that is named and missing.
             client.subscribe(pattern=f"^{re.escape(self._feed.settings.topic)}$", listener=gate)
             while not self._stopping:
@@ -224,7 +222,7 @@ class KafkaConsumer(Consumer):
             self.lag = 0
             await self._endings.end(client.stop())
 
-    async def _take(self, client: AIOKafkaConsumer, gate: _Gate, found: Records) -> None:
+    async def _take(self, client: AIOKafkaConsumer, gate: Gate, found: Records) -> None:
         """Hand over a batch until it is handled, and commit it; give it up when the partitions are divided anew."""
         batch = self._feed.read(found)
         while batch and not await self._handled(batch):
@@ -260,52 +258,3 @@ class KafkaConsumer(Consumer):
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 30), LONGEST_PAUSE_S)
         self._failures += 1
         await asyncio.sleep(pause_s)
-
-
-class _Gate(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's classes have no types
-    """Keeps new batches from beginning while the partitions are divided anew, which waits for the one in hand."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._division = 0
-        self._entered = 0
-
-    async def opened(self) -> None:
-        """Wait until partitions are assigned."""
-        await self._open.wait()
-
-    def enter(self) -> bool:
-        """Begin with a batch, unless the partitions are being divided."""
-        if not self._open.is_set():
-            return False
-        self._entered = self._division
-        self._idle.clear()
-        return True
-
-    def enter_again(self) -> bool:
-        """Go on with a batch after a pause, unless the partitions were divided since :meth:`enter`."""
-        if not self._open.is_set() or self._entered != self._division:
-            return False
-        self._idle.clear()
-        return True
-
-    def leave(self) -> None:
-        """End a batch, or pause."""
-        self._idle.set()
-
-    async def on_partitions_revoked(self, revoked: object) -> None:
-        """Wait for the batch in hand, for a while."""
-        self._division += 1
-        self._open.clear()
-        try:
-            async with asyncio.timeout(REVOKE_LIMIT_S):
-                await self._idle.wait()
-        except TimeoutError:
-            pass  # It can't be committed any more: somebody gets it again.
-
-    async def on_partitions_assigned(self, assigned: object) -> None:
-        """Let batches begin."""
-        self._open.set()
