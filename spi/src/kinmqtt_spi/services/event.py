@@ -188,7 +188,7 @@ class EventLog(Store, ABC):
 class EventFeed(ABC):
     """The events of the broker, or of all brokers of a cluster, for plugins.
 
-    The built-in one (:class:`~kinmqtt_spi.memory.event_feed.LocalFeed`) has the events of this node's log. A plugin
+    The built-in one (``kinmqtt_spi.memory.event_feed.LocalFeed``) has the events of this node's log. A plugin
     can provide one with the events of all nodes.
     """
 
