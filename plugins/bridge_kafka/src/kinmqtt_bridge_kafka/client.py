@@ -134,6 +134,8 @@ async def end_producer(producer: AIOKafkaProducer) -> None:
     await stopping
     left = [batch for batches in accumulator._batches.values() for batch in batches]
     left += accumulator._pending_batches
+    # A batch that waits for another attempt is not among the pending ones, from which its end removes it.
+    accumulator._pending_batches.update(left)
     accumulator.fail_all(ProducerClosed())
     for batch in left:
         for future in (batch.future, batch._drain_waiter):
