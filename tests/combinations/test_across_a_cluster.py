@@ -23,7 +23,8 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
-from root_harness.sections import WHO, write_settings, write_shared
+from root_harness.kafka import Kafka
+from root_harness.sections import TOPICS, WHO, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 CLUSTER = "akka_like_cluster"
@@ -45,6 +46,7 @@ class Cluster:
     folders: tuple[Path, Path]
     brokers: tuple[BrokerProcess, BrokerProcess]
     redis: RedisServer | None
+    kafka: Kafka | None
 
     @property
     def ports(self) -> list[int]:
@@ -70,6 +72,18 @@ def is_whole(folder: Path) -> bool:
     return [(each["state"], each["reachable"]) for each in json.loads(done.stdout)] == [("up", True)] * 2
 
 
+def kafka_with_topics(request: pytest.FixtureRequest, plugins: Sequence[str]) -> Kafka | None:
+    """Return the Kafka of the plugins that need one, with their topics; ``None`` if none does."""
+    topics = {TOPICS[name] for name in plugins if name in TOPICS}
+    if not topics:
+        return None
+    kafka: Kafka = request.getfixturevalue("kafka_of_session")
+    kafka.restore()
+    for topic in topics - kafka.topics():
+        kafka.create_topic(topic)
+    return kafka
+
+
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers with the plugins of the parameter."""
@@ -79,15 +93,17 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ports = [free_port(), free_port()]
     with ExitStack() as stack:
         redis = stack.enter_context(redis_server(shared, on_socket=True)) if "redis_session" in plugins else None
+        kafka = kafka_with_topics(request, plugins)
         write_shared((CLUSTER, *plugins), shared)
         brokers = []
         for folder, port in zip(folders, ports, strict=True):
             folder.mkdir()
-            write_settings((CLUSTER, *plugins), folder, shared, folder.name, port, ports[0])
+            address = [] if kafka is None else [kafka.address]
+            write_settings((CLUSTER, *plugins), folder, shared, folder.name, port, ports[0], *address)
             brokers.append(stack.enter_context(running_broker("-c", "kinmqtt.toml", cwd=folder)))
         for folder in folders:
             wait_until(lambda folder=folder: is_whole(folder), f"{folder.name} sees both")  # type: ignore[misc]
-        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis)
+        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka)
 
 
 def clusters(name: str | None = None) -> pytest.MarkDecorator:
@@ -248,6 +264,43 @@ def test_redis_session_acts_on_both_brokers(cluster: Cluster) -> None:
 
             assert topic in " ".join(shards)
             assert received(late, b"x") == [(topic, b"x")]
+
+
+@clusters("bridge_kafka")
+def test_bridge_kafka_acts_on_both_brokers(cluster: Cluster) -> None:
+    """Each broker sends what it took from publishers, and nothing that came from the other one."""
+    kafka = cluster.kafka
+    assert kafka is not None
+    payloads = []
+    for here, there in cluster.both_ways:
+        payload = f"{cluster.plugins}{here}".encode()
+        with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"out{here}", V5, **cluster.who) as pub:
+            sub.subscribe("open/bridged/#")
+            answers(pub, "open/bridged/door", [payload])
+            received(sub, payload)
+        payloads.append(payload)
+
+    def came() -> list[bytes]:
+        return [record.value for record in kafka.records("bridged") if record.value in payloads]
+
+    wait_until(lambda: set(came()) == set(payloads), "both are in Kafka")
+    assert sorted(came()) == sorted(payloads)
+
+
+@clusters("event_kafka")
+def test_event_kafka_acts_on_both_brokers(cluster: Cluster) -> None:
+    """Each broker ships what happens to its own clients."""
+    kafka = cluster.kafka
+    assert kafka is not None
+    for here in cluster.ports:
+        name = f"event{len(cluster.plugins)}{here}"
+        with wire(here, name, V5, **cluster.who):
+            pass
+
+        def came(key: bytes = name.encode()) -> bool:
+            return any(record.key == key for record in kafka.records("kinmqtt.events"))
+
+        wait_until(came, f"{name} is in Kafka")
 
 
 @clusters("sentinel_limiter")

@@ -15,7 +15,8 @@ from kinmqtt.mqtt.packets import V5, Connack, Puback
 from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
-from root_harness.sections import SECTIONS, WHO, write_settings, write_shared
+from root_harness.kafka import Kafka
+from root_harness.sections import SECTIONS, TOPICS, WHO, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
@@ -32,12 +33,25 @@ def redis(folder: Path) -> Iterator[RedisServer | None]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kafka(request: pytest.FixtureRequest) -> Kafka | None:
+    """The Kafka of the plugins that need one, with their topics, where any is installed."""
+    topics = {TOPICS[name] for name in HERE if name in TOPICS}
+    if not topics:
+        return None
+    kafka: Kafka = request.getfixturevalue("kafka_of_session")
+    kafka.restore()
+    for topic in topics - kafka.topics():
+        kafka.create_topic(topic)
+    return kafka
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
     write_shared(HERE, folder)
     port = free_port()
-    write_settings(HERE, folder, folder, "n1", port, port)
+    write_settings(HERE, folder, folder, "n1", port, port, *([] if kafka is None else [kafka.address]))
     return folder
 
 
@@ -53,9 +67,9 @@ def who() -> dict[str, Any]:
     return WHO if "auth_file" in HERE else {}
 
 
-def _puback(broker: BrokerProcess, topic: str, times: int = 1) -> ReasonCode:
+def _puback(broker: BrokerProcess, topic: str, times: int = 1, client_id: str = "publisher") -> ReasonCode:
     """How the last of so many messages is answered, from a client that may come in."""
-    with wire(broker.port, "publisher", V5, **who()) as client:
+    with wire(broker.port, client_id, V5, **who()) as client:
         for number in range(1, times + 1):
             client.publish(topic, b"x", 1, packet_id=number)
         return [client.expect(Puback).reason for _ in range(times)][-1]
@@ -141,6 +155,23 @@ def test_redis_session_acts(broker: BrokerProcess, redis: RedisServer) -> None:
         client.expect(Puback)
 
     assert "open/kept" in " ".join(redis.ask("zrange", f"kinmqtt:{{r{number}}}:t", "0", "-1") for number in range(16))
+
+
+@pytest.mark.skipif("bridge_kafka" not in HERE, reason="bridge_kafka is not installed in this combination")
+def test_bridge_kafka_acts(broker: BrokerProcess, kafka: Kafka) -> None:
+    """What is acknowledged comes to Kafka, and its outbox counts as a subscriber."""
+    assert _puback(broker, "open/bridged/door", client_id="bridged") is ReasonCode.SUCCESS
+
+    wait_until(lambda: any(record.value == b"x" for record in kafka.records("bridged")), "it is in Kafka")
+
+
+@pytest.mark.skipif("event_kafka" not in HERE, reason="event_kafka is not installed in this combination")
+def test_event_kafka_acts(broker: BrokerProcess, kafka: Kafka) -> None:
+    """What happens to a client is in Kafka soon after."""
+    with wire(broker.port, "shipped", V5, **who()):
+        pass
+
+    wait_until(lambda: any(record.key == b"shipped" for record in kafka.records("kinmqtt.events")), "it is in Kafka")
 
 
 def test_a_client_is_explained(folder: Path) -> None:

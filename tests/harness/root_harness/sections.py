@@ -33,6 +33,9 @@ SECTIONS: Final[Mapping[str, str]] = {
 ACL: Final = "user eve\ntopic readwrite #\n\npattern readwrite open/#\npattern readwrite guarded/#\n"
 """Everybody may do everything with what is open or guarded, eve with all topics."""
 
+TOPICS: Final = {"bridge_kafka": "bridged", "event_kafka": "kinmqtt.events"}
+"""By plugin: the topic of Kafka that its section needs."""
+
 NO_KAFKA: Final = "127.0.0.1:9"
 """Where no Kafka listens: a sink then waits."""
 
