@@ -80,6 +80,8 @@ class Lifecycle:
         self._publish = publish
         self._version = version
         self._started: list[PluginContext] = []
+        self._sys: SysPublisher | None = None
+        """``None`` before the start, and where nothing is published below ``$SYS``."""
         self.is_restored = False
         """Whether all sessions of the stores are restored."""
         self._awaiting_restore: list[Deferred[None]] = []
@@ -138,8 +140,8 @@ class Lifecycle:
             topics.extend(more or ())
         interval_s = self._runtime.settings.sys_interval_s
         if interval_s:
-            publisher = SysPublisher(self._publish, topics)
-            self._housekeeping.every(interval_s, partial(self._publish_sys, publisher))
+            self._sys = SysPublisher(self._publish, topics)
+            self._housekeeping.every(interval_s, partial(self._publish_sys, self._sys))
             self._housekeeping.every(interval_s, self._sampler.sample)
 
     def _publish_sys(self, publisher: SysPublisher) -> None:
@@ -172,7 +174,10 @@ class Lifecycle:
             except Exception as error:
                 call.failed(error)
                 left.append(f"{call.plugin}: keeps its old settings: {type(error).__name__}: {error}")
-        return left + await self._bridging.reload(STOP_LIMIT_S)
+        left += await self._bridging.reload(STOP_LIMIT_S)
+        if self._sys is not None:
+            self._sys.add(self._bridging.sys_topics())
+        return left
 
     def _settings_class(self, plugin: str) -> type[Any] | None:
         settings = self._assembly.contexts[plugin].settings

@@ -73,12 +73,16 @@ class SysPublisher:
         """If two topics have the same name, the first is used."""
         self._publish = publish
         self._topics: dict[str, SysTopic] = {}
+        self._last: dict[str, str] = {}
+        self.add(topics)
+
+    def add(self, topics: Iterable[SysTopic]) -> None:
+        """Publish these as well; of two with the same name, the first is used."""
         for topic in topics:
             if not topic.topic.startswith("$SYS/"):
                 log.error("{topic!r} is not below $SYS/ and is left out", topic=topic.topic)
             else:
                 self._topics.setdefault(topic.topic, topic)
-        self._last: dict[str, str] = {}
 
     def publish(self) -> dict[str, str]:
         """Publish all topics; those marked ``on_change_only`` only if they changed.
