@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from core_harness.stores import Failing, everything
+from core_harness.stores import Failing, FailingSessions, everything, nothing
 from kinmqtt.hooks.awaitables import as_deferred
-from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
+from kinmqtt.mqtt.packets import V5, V311, ConnectWill, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotCommitted, PublishRefused
@@ -378,3 +378,72 @@ def test_what_a_store_does_not_commit_never_leaves_the_broker() -> None:
     assert publisher.of(Puback) == []
     assert publisher.closed
     assert shipper.payloads == []
+
+
+def test_an_outbox_whose_first_commit_fails_is_opened_again() -> None:
+    """Until then nobody is acknowledged whose message would be in no outbox."""
+    sessions = FailingSessions()
+    shipper = Shipper()
+    broker = BrokerHarness(plugins={"sessions": sessions, "shipper": shipper}, start=False)
+    sessions.refuses = everything
+    started = as_deferred(broker.broker.start())
+    broker.settle()
+    sessions.refuses = nothing
+    broker.advance(2)
+    assert started.called
+    client = broker.connect("p", V5)
+    client.publish("a/b", b"1", qos=1)
+    broker.settle()
+
+    assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.SUCCESS]
+    assert shipper.payloads == [b"1"]
+
+
+def test_a_will_enters_a_full_outbox() -> None:
+    """Nobody would publish it again, and its sender was told that it is safe."""
+    house = full(WhenFull.REFUSE)
+    will = ConnectWill("a/will", b"gone", 1)
+    house.broker.connect("mortal", V5, will=will).drop()
+    house.broker.settle()
+    house.shipper.acknowledge()
+    house.broker.settle()
+    got = []
+    while house.shipper.entries:
+        got += house.shipper.payloads
+        house.shipper.acknowledge()
+        house.broker.settle()
+
+    assert b"gone" in got
+
+
+def test_a_consumer_gets_only_that_twice_whose_removal_failed() -> None:
+    """What it has already is not handed out again with each failed commit."""
+    queues = Failing()
+    shipper = Shipper()
+    broker = BrokerHarness(plugins={"queues": queues, "shipper": shipper})
+    client = broker.connect("p", V5)
+    for number in range(3):
+        client.publish("a/b", b"%d" % number, qos=1)
+    broker.settle()
+    queues.refuses = everything
+    shipper.outbox.acknowledge([shipper.entries[0].number])
+    broker.settle()
+    queues.refuses = nothing
+    broker.advance(5)
+
+    assert shipper.payloads == [b"0", b"1", b"2", b"0"]
+    shipper.outbox.acknowledge([entry.number for entry in shipper.entries])
+    broker.settle()
+    assert shipper.outbox.figures().inflight == 0
+
+
+def test_passed_messages_are_bounded_in_bytes() -> None:
+    """They are in memory until the consumer has acknowledged them."""
+    house = House(max_bytes=5000)
+    for _ in range(20):
+        house.publish(bytes(1000), qos=0)
+
+    assert 4 <= len(house.shipper.entries) <= 6
+    house.shipper.acknowledge()
+    house.publish(b"x", qos=0)
+    assert house.shipper.payloads == [b"x"]

@@ -117,6 +117,7 @@ class Bridging:
 
     async def stop_sources(self, deadline_s: float) -> None:
         """Cancel all sources; completes when they have ended, or after ``deadline_s`` seconds."""
+        self._runs = False
         await _all(partial(source.stop, deadline_s) for source in self._sources.values())
 
     async def stop_sinks(self, deadline_s: float) -> None:

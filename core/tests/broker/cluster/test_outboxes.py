@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from core_harness.nodes import Nodes
 from kinmqtt.mqtt.packets import Puback, Pubrec
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.outbox import Outbox, OutboxEntry, OutboxSettings
 from kinmqtt_spi.services.plugin import Context
 
@@ -51,13 +52,15 @@ def test_only_the_node_that_took_a_message_has_it_in_its_outbox() -> None:
     subscriber = nodes.brokers[1].connect("s", 5).subscribe("a/#", qos=1)
     nodes.settle()
     publisher = nodes.brokers[0].connect("p", 5)
+    taken: list[bytes] = []
     for qos in (0, 1, 2):
         publisher.publish("a/b", b"%d" % qos, qos=qos)
         nodes.settle()
+        taken += here.acknowledge()
 
     assert len(publisher.of(Puback)) == len(publisher.of(Pubrec)) == 1
     assert [payload for _, payload, _ in subscriber.messages] == [b"0", b"1", b"2"]
-    assert here.payloads == [b"0", b"1", b"2"]
+    assert taken == [b"0", b"1", b"2"]
     assert there.payloads == []
 
 
@@ -132,3 +135,26 @@ def test_a_node_that_comes_back_takes_its_outbox_again() -> None:
     assert done == [b"0", b"1"]
     assert rest == [b"2", b"3", b"4"]
     assert [each.client_id for each in nodes.brokers[1].broker.sessions.outboxes.all] == ["$outbox/n2/shipper/out"]
+
+
+def test_a_node_whose_outbox_was_claimed_by_mistake_refuses_until_it_has_it_again() -> None:
+    """Nobody is acknowledged whose message would be in no outbox."""
+    nodes, (first, _) = two_nodes()
+    publisher = nodes.brokers[0].connect("p", 5)
+    publisher.publish("a/b", b"1", qos=1)
+    nodes.settle()
+    client_id = "$outbox/n1/shipper/out"
+    other = nodes.backends[1].me
+    epoch = nodes.stores.sessions.claim(client_id, other).epoch
+    nodes.backends[0].listener.session_claimed(client_id, epoch, other)
+    publisher.publish("a/b", b"2", qos=1)
+    nodes.settle()
+    assert [packet.reason for packet in publisher.of(Puback)] == [ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED]
+    nodes.advance(2)
+    first.acknowledge()
+    nodes.settle()
+    publisher.publish("a/b", b"3", qos=1)
+    nodes.settle()
+
+    assert publisher.of(Puback)[-1].reason is ReasonCode.SUCCESS
+    assert b"3" in first.payloads

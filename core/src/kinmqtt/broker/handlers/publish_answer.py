@@ -79,6 +79,7 @@ class PublishAnswer(HeldAcknowledgement):
         A QoS 2 identifier is stored as pending until then: a repeat is forwarded again, under the same message id.
         """
         self.routed = routed
+        self.publication = publication
         if not ticket.pending:
             self._settled(ticket)
             return
@@ -132,9 +133,20 @@ class PublishAnswer(HeldAcknowledgement):
         self._routed_later(Routed.REFUSED if ticket.is_refused else self.routed)
 
     def _withhold(self) -> None:
-        """Disconnect a client of MQTT 3, which can't be told that its message is refused; it sends it again."""
-        if self.packet.qos == 2:
-            self._forget_identifier()
+        """Disconnect a client of MQTT 3, which can't be told that its message is refused; it sends it again.
+
+        The identifier of a QoS 2 message is stored as pending: sessions that have the message get it once.
+        """
+        session = self.session
+        packet = self.packet
+        if packet.qos == 2 and self.publication is not None:
+            id = self.publication.id
+            session.incoming.open(packet.packet_id)
+            session.incoming.hold(packet.packet_id, id)
+            if session.persistent:
+                turn = self.connection.runtime.turn
+                turn.batch.queue.append(queue.InboundOpen(session.client_id, session.epoch, packet.packet_id, id))
+                turn.touch()
         if self._is_current:
             self.connection.fail(ReasonCode.QUOTA_EXCEEDED, "an outbox is full and refuses its message")
 

@@ -30,6 +30,7 @@ class Ticket:
     __slots__ = (
         "_calls",
         "failure",
+        "is_due",
         "is_elsewhere",
         "is_refused",
         "is_slow",
@@ -43,6 +44,8 @@ class Ticket:
         """The number of answers that are missing."""
         self.is_refused = False
         """Whether a queue was full and refused the message."""
+        self.is_due = False
+        """Whether nobody would publish it again: a will, or a message that a plugin has stored until now."""
         self.is_withheld = False
         """Whether an outbox refused it: it must not be acknowledged, not even to a client of MQTT 3."""
         self.is_elsewhere = False

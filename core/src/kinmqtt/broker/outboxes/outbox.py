@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.hooks.awaitables import run
+from kinmqtt.broker.session.queue import RETRY_S
+from kinmqtt.hooks.awaitables import pause, run
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.topics import split_shared
 from kinmqtt_spi.services.outbox import (
@@ -20,6 +22,7 @@ from kinmqtt_spi.services.outbox import (
     OutboxEntry,
     OutboxFigures,
     OutboxSettings,
+    WhenFull,
 )
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
@@ -47,8 +50,12 @@ class SessionOutbox(Outbox):
         filters: Sequence[str],
         dropped: Callable[[str], Counter],
         discarded: Callable[[], object],
+        lost: Callable[[], object],
     ) -> None:
-        """``dropped`` returns the counter of a reason; ``discarded`` is called when the outbox is deleted."""
+        """``dropped`` returns the counter of a reason.
+
+        ``discarded`` is called when the outbox is deleted, ``lost`` when another node has claimed it.
+        """
         self.name = name
         self.client_id = client_id
         self.settings = settings
@@ -56,6 +63,9 @@ class SessionOutbox(Outbox):
         self._runtime = services.runtime
         self._dropped = dropped
         self._discarded = discarded
+        self._lost = lost
+        self._is_discarded = False
+        """Whether it is deleted, or is about to be."""
         self._filters = _checked(self._runtime.limits, filters)
         self._own: OutboxSession | None = None
         self._left: dict[int, OutboxSession] = {}
@@ -63,10 +73,16 @@ class SessionOutbox(Outbox):
         self._number = 0
         self._handler: EntryHandler | None = None
 
+    def is_wanted(self) -> bool:
+        """Whether its plugin has not discarded it."""
+        return not self._is_discarded
+
     # Its sessions
 
     def bind(self, session: OutboxSession) -> None:
         """Use a session from now on: its own, or one that another node has left."""
+        if session is self._own:
+            return
         session.configure(self.settings, self._count_dropped, partial(self._ended, session))
         if session.client_id == self.client_id:
             self._own = session
@@ -85,21 +101,36 @@ class SessionOutbox(Outbox):
         """Forget a session that is deleted, or has another owner now."""
         if session is self._own:
             self._own = None
+            if not self._is_discarded:
+                self._lost()
         else:
             self._left = {number: each for number, each in self._left.items() if each is not session}
 
+    def refuse_by(self, session: OutboxSession) -> None:
+        """Have a session refuse what should come in, while another node has the outbox."""
+        session.configure(self.settings, self._count_dropped, lambda: None)
+        self._subscribe(session)
+
     def _subscribe(self, session: OutboxSession) -> None:
+        """Make the subscriptions those of the filters; if one is refused, they stay as they are."""
         wanted = {filter: Subscription(filter, 2, retain_as_published=True) for filter in self._filters}
-        router = self._services.router
-        for full_filter in list(session.subscriptions):
-            if full_filter not in wanted:
-                removed = session.remove_subscription(full_filter)
-                if removed is not None:
-                    router.unsubscribe(session.client_id, removed)
-        for filter, subscription in wanted.items():
-            if filter not in session.subscriptions:
-                router.subscribe(session.client_id, subscription)
+        new = [subscription for filter, subscription in wanted.items() if filter not in session.subscriptions]
+        made: list[Subscription] = []
+        try:
+            for subscription in new:
+                self._services.router.subscribe(session.client_id, subscription)
+                made.append(subscription)
                 session.add_subscription(subscription)
+        except BaseException:
+            self._unsubscribe(session, [each.filter for each in made])
+            raise
+        self._unsubscribe(session, [filter for filter in session.subscriptions if filter not in wanted])
+
+    def _unsubscribe(self, session: OutboxSession, filters: Sequence[str]) -> None:
+        for filter in filters:
+            removed = session.remove_subscription(filter)
+            if removed is not None:
+                self._services.router.unsubscribe(session.client_id, removed)
 
     def _count_dropped(self, why: str) -> None:
         self._dropped(why).value += 1
@@ -108,21 +139,27 @@ class SessionOutbox(Outbox):
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """See :meth:`Outbox.subscribe`."""
-        self._filters = _checked(self._runtime.limits, filters)
+        before, self._filters = self._filters, _checked(self._runtime.limits, filters)
         if self._own is not None:
-            self._subscribe(self._own)
+            try:
+                self._subscribe(self._own)
+            except BaseException:
+                self._filters = before
+                raise
 
     def put(self, message: Message) -> Accepted:
         """See :meth:`Outbox.put`."""
         runtime = self._runtime
         check_made_message(runtime.limits, message)
         session = self._own
-        if session is None:
+        if session is None or session.would_refuse(message.qos):
             return Accepted.REFUSED
         runtime.turn.touch()
         publication = Publication.of(self._services.publisher.completed(message))
         if publication.has_expired(runtime.clock.now()):
             return Accepted.DROPPED
+        if session.settings.when_full is WhenFull.PAUSE:
+            ticket_of(publication).is_due = True  # Nobody is paused who waits for nothing.
         before = (session.sequence, session.passed)
         if not message.qos:
             session.deliver_particular(publication, message.retain, ())
@@ -179,12 +216,19 @@ class SessionOutbox(Outbox):
 
     def discard(self) -> Maybe[None]:
         """See :meth:`Outbox.discard`."""
-        self._discarded()
+        self._is_discarded = True
         return run(self._discard())
 
     async def _discard(self) -> None:
         for session in self._sessions:
-            await self._services.sessions.outboxes.discard(session)
+            await self.delete(session)
+        self._discarded()
+
+    async def delete(self, session: OutboxSession) -> None:
+        """Delete a session, with retries until it is gone, or another node's."""
+        outboxes = self._services.sessions.outboxes
+        while session in outboxes.all and not await outboxes.discard(session):
+            await pause(self._runtime.clock, RETRY_S)
 
     @property
     def paused(self) -> int:
@@ -206,8 +250,8 @@ class SessionOutbox(Outbox):
                 )
 
     async def _end(self, session: OutboxSession) -> None:
-        if await self._services.sessions.outboxes.discard(session):
-            log.info("outbox {client_id!r} of a node that is gone is drained", client_id=session.client_id)
+        log.info("outbox {client_id!r} of a node that is gone is drained", client_id=session.client_id)
+        await self.delete(session)
 
 
 def _checked(limits: Any, filters: Sequence[str]) -> tuple[str, ...]:

@@ -11,9 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.outboxes.outbox import SessionOutbox
 from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, run
-from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.metrics import PLUGIN
 from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
 
@@ -68,14 +66,26 @@ class Outboxes:
             filters,
             partial(self._dropped, plugin, name),
             partial(self._declared.pop, key, None),
+            partial(self._lost, key),
         )
         self._declared[key] = outbox
         self._measure(plugin, name, outbox)
         if self._is_open:
-            run(self._open_until_done(outbox)).addErrback(
-                lambda failure: log.failure("outbox {name!r} could not be opened", failure, name=name)
-            )
+            self._open_later(outbox)
         return outbox
+
+    def _open_later(self, outbox: SessionOutbox) -> None:
+        run(self._open_until_done(outbox)).addErrback(
+            lambda failure: log.failure("outbox {name!r} could not be opened", failure, name=outbox.name)
+        )
+
+    def _lost(self, key: tuple[str, str]) -> None:
+        """Refuse messages for an outbox that another node has claimed, and claim it again: this node is alive."""
+        outbox = self._declared[key]
+        outbox.refuse_by(self._services.sessions.outboxes.stand_in(outbox.client_id))
+        text = "outbox {name!r} was claimed by another node: its messages are refused until it is here again"
+        log.error(text, name=outbox.name)
+        self._services.runtime.clock.later(RETRY_S, partial(self._open_later, outbox))
 
     async def open(self) -> None:
         """Open all that are declared so far, with what other nodes have left for them."""
@@ -91,13 +101,22 @@ class Outboxes:
                 )
 
     async def _open_until_done(self, outbox: SessionOutbox) -> None:
-        while self._declared.get(owner_of(outbox.client_id)[1:]) is outbox:
+        problem = ""
+        while outbox.is_wanted():
             try:
-                outbox.bind(await self._services.sessions.outboxes.open(outbox.client_id))
-                return
-            except (CommitFailed, ServiceUnavailable) as error:
-                log.error("outbox {name!r} can't be opened yet: {error}", name=outbox.name, error=error)
+                session = await self._services.sessions.outboxes.open(outbox.client_id)
+                if not outbox.is_wanted():
+                    await outbox.delete(session)
+                    return
+                outbox.bind(session)
+                break
+            except Exception as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    log.error("outbox {name!r} can't be opened yet: {error}", name=outbox.name, error=problem)
             await pause(self._services.runtime.clock, RETRY_S)
+        for left in self._services.sessions.outboxes.all:
+            self._added(left)
 
     def _added(self, session: OutboxSession) -> bool:
         """Give an outbox that was restored or adopted to whom it belongs; ``False`` if nobody here consumes it."""
@@ -105,7 +124,7 @@ class Outboxes:
         outbox = self._declared.get((plugin, name))
         if outbox is None:
             return False
-        if self._is_open and node != self._node:
+        if node == self._node or self._is_open:
             outbox.bind(session)
         return True
 

@@ -48,10 +48,10 @@ class Ending:
         """End a non-persistent session; its will, if it still has one, is due (MQTT-3.1.2-8)."""
         if needs_slices(session):
             # Until its subscriptions are removed, nothing is delivered to it because it is not in the registry.
-            self._registry.by_id.pop(session.client_id, None)
+            self._registry.remove(session)
         self._removal.remove(session)
         self._wills.publish(session)
-        self._registry.by_id.pop(session.client_id, None)
+        self._registry.remove(session)
         session.end()
         self._runtime.stores.session.release(session.client_id, session.epoch)
         self._cluster.release(session.client_id, session.epoch)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.session.outbox_session import OutboxSession
 from kinmqtt.broker.turn.recovery import ELSEWHERE
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append, QueueWrite
@@ -49,6 +50,8 @@ class FailedWrites:
         session = self._registry.get(client_id)
         if session is None or session.epoch > epoch:
             return  # The newer owner is this node.
+        if isinstance(session, OutboxSession) and session.is_lost:
+            return  # It stands for what the newer owner has.
         if owner is None:
             log.warn("session {client_id!r} has a newer owner", client_id=client_id)
         else:
@@ -64,7 +67,7 @@ class FailedWrites:
         if session.connection is not None:
             session.connection.fail(reason, "the session could not be stored")
         if self._registry.get(client_id) is session:
-            del self._registry.by_id[client_id]
+            self._registry.remove(session)
             session.end()
             self._removal.remove(session)
 

@@ -25,6 +25,7 @@ class OutboxSessions:
         self._claims = claims
         self._ending = ending
         self.when_added = registry.when_outbox_added
+        self.stand_in = registry.stand_in
 
     @property
     def all(self) -> tuple[OutboxSession, ...]:

@@ -119,26 +119,33 @@ class Registry:
             self._runtime.hooks.session_resumed(client)
 
     def when_outbox_added(self, call: Callable[[OutboxSession], object]) -> None:
-        """Call ``call`` with each outbox that is restored, adopted or created."""
+        """Call ``call`` with each outbox that is restored or adopted."""
         self._outbox_added = call
 
     def create_outbox(self, client_id: str, epoch: int) -> OutboxSession:
         """Begin the session of an outbox; it is written to the session store with this turn's batch."""
         session = OutboxSession(self._runtime, client_id, epoch)
         self.write(OpenSession(epoch, _stored(session)))
-        self._add_outbox(session)
+        self._put_outbox(session)
         return session
 
-    def _add_outbox(self, session: OutboxSession) -> None:
+    def stand_in(self, client_id: str) -> OutboxSession:
+        """Refuse messages for an outbox that another node has, until it is claimed again."""
+        session = OutboxSession(self._runtime, client_id, 0)
+        session.is_lost = True
+        self.by_id[client_id] = session
+        return session
+
+    def _put_outbox(self, session: OutboxSession) -> None:
         self.by_id[session.client_id] = session
         self.outboxes[session.client_id] = session
-        self._outbox_added(session)
 
     def _adopt_outbox(self, claim: Claim, client_id: str, state: QueueState) -> OutboxSession:
         """Make a stored outbox one of this node's. Who consumes it sets its subscriptions anew."""
         session = OutboxSession(self._runtime, client_id, claim.epoch)
         session.restore(state)
-        self._add_outbox(session)
+        self._put_outbox(session)
+        self._outbox_added(session)
         return session
 
     @property
@@ -205,10 +212,14 @@ class Registry:
 
     # Removing
 
+    def remove(self, session: Session) -> None:
+        """Remove a session from the tables."""
+        self.by_id.pop(session.client_id, None)
+        self.outboxes.pop(session.client_id, None)
+
     def withdraw(self, session: Session) -> None:
         """Remove a session that is ending, so that nothing is routed to it any more."""
-        del self.by_id[session.client_id]
-        self.outboxes.pop(session.client_id, None)
+        self.remove(session)
         self._router.withdraw(session)
 
     def reinstate(self, session: Session) -> None:
@@ -220,8 +231,7 @@ class Registry:
 
     def drop_copy(self, session: Session) -> None:
         """Drop this node's copy of a session that has a newer owner; the stores are not changed."""
-        del self.by_id[session.client_id]
-        self.outboxes.pop(session.client_id, None)
+        self.remove(session)
         for subscription in session.subscriptions.values():
             # Not in slices: a claim that reads the stored session adds its subscriptions again in the same turn.
             self._router.unsubscribe(session.client_id, subscription)

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.routed import Routed
+from kinmqtt.broker.turn.ports import CommitWatcher
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.errors import NotCommitted, PublishRefused
@@ -34,6 +35,7 @@ async def publish_acknowledged(runtime: Runtime, publisher: MessagePublisher, me
     slices = runtime.slices
     publications: list[Publication] = []
     refused = 0
+    watcher = CommitWatcher()
     try:
         for message in messages:
             if slices.is_over():
@@ -41,11 +43,16 @@ async def publish_acknowledged(runtime: Runtime, publisher: MessagePublisher, me
             turn.touch()
             publication = Publication.of(publisher.completed(message))
             publications.append(publication)
-            routed = await resolve(publisher.take(publication))
-            refused += routed in (Routed.REFUSED, Routed.NOT_RETAINED)
+            routed = await resolve(publisher.take(publication, connection=watcher))
+            # Each may be part of another turn.
+            turn.batch.unfinished_publishers.append(watcher)
+            ticket = publication.ticket
+            refused += routed in (Routed.REFUSED, Routed.NOT_RETAINED) and not (ticket and ticket.is_refused)
         await turn.committed()
     except CommitFailed as error:
         raise NotCommitted("a store did not commit the messages", error.reason) from None
+    if watcher.failure is not None:
+        raise NotCommitted("a store did not commit the messages", watcher.failure)
     for publication in publications:
         ticket = publication.ticket
         if ticket is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
@@ -100,6 +101,7 @@ class MessagePublisher:
         turn = self._runtime.turn
         turn.touch()
         publication = Publication.of(message)
+        ticket_of(publication).is_due = True
         if not self._resender.is_alone or publication.uid != self._runtime.message_ids.uid:
             # The other nodes come first: after the commit here nobody would publish it again. What another process
             # has kept, it may have published.

@@ -266,8 +266,16 @@ class Router:
         topic = publication.publish.topic
         runtime = self._runtime
         free: Deferred[None] = Deferred()
-        self._busy_topics[topic].append(free)
-        await free
+        waiting = self._busy_topics[topic]
+        waiting.append(free)
+        try:
+            await free
+        except BaseException:  # It was cancelled, as a source that is stopped is.
+            if free in waiting:
+                waiting.remove(free)
+            else:
+                self._release_topic(topic)
+            raise
         runtime.turn.touch()
         try:
             if publication.has_expired(runtime.clock.now()):

@@ -54,8 +54,12 @@ class OutboxSession(Session):
         "_handler",
         "_is_told",
         "_passed",
+        "_passed_bytes",
+        "_passing",
         "_paused",
+        "_resumes",
         "_timer",
+        "is_lost",
         "settings",
     )
 
@@ -64,12 +68,20 @@ class OutboxSession(Session):
         self._arrived: list[OutboxEntry] = []
         """What the handler gets in one of the next turns; its numbers are those of the queue store."""
         self._handed_out: dict[int, int] = {}
-        """By number of a delivery: its packet identifier. Below 0 are messages of QoS 0, which have none."""
+        """By number of a delivery: its packet identifier."""
         self._handler: Callable[[list[OutboxEntry]], object] | None = None
         self._is_told = False
         """Whether the handler will be called."""
         self._passed = 0
         """The number of the last message of QoS 0, which falls."""
+        self._passing: dict[int, int] = {}
+        """By the numbers of messages of QoS 0 that are handed out: their sizes in bytes."""
+        self._passed_bytes = 0
+        """The sum of these."""
+        self._resumes = False
+        """Whether publishers are looked at in the next turn."""
+        self.is_lost = False
+        """Whether it stands for an outbox that another node has: it refuses all messages."""
         self._paused: deque[tuple[float, Ticket]] = deque()
         """Messages whose publishers are not read from, each with the time of its refusal, by the monotonic clock."""
         self._timer: Timer | None = None
@@ -103,6 +115,9 @@ class OutboxSession(Session):
         handed_out = self._handed_out
         outgoing = self.outgoing
         for number in numbers:
+            if number < 0:
+                self._passed_bytes -= self._passing.pop(number, 0)
+                continue
             packet_id = handed_out.pop(number, 0)
             delivery = outgoing.flights.get(packet_id)
             if delivery is not None and delivery.sequence == number:
@@ -125,7 +140,7 @@ class OutboxSession(Session):
     @property
     def is_drained(self) -> bool:
         """Whether it has no messages."""
-        return not (self.queue.count or len(self.outgoing) or self._handed_out)
+        return not (self.queue.count or len(self.outgoing))
 
     # What a session does with messages
 
@@ -142,7 +157,9 @@ class OutboxSession(Session):
     @property
     def can_send(self) -> bool:
         """See :meth:`Session.can_send`."""
-        return self._handler is not None and not self.queue.retrying and self.outgoing.has_capacity
+        if self._handler is None or self.queue.retrying or not self.outgoing.has_capacity:
+            return False
+        return len(self.outgoing.flights) + len(self._passing) < self.settings.window
 
     def deliver(
         self,
@@ -156,6 +173,9 @@ class OutboxSession(Session):
         audience = publication.audience
         if audience is not None and audience.is_forwarded:
             return True
+        if self.is_lost:
+            self._refuse(ticket_of(publication))
+            return False
         return super().deliver(publication, qos, retain, identifiers, shared_filter)
 
     def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
@@ -167,20 +187,25 @@ class OutboxSession(Session):
             audience = publication.audience
             if audience is not None and audience.is_forwarded:
                 return
-            if self._handler is None or len(self._handed_out) >= self.settings.window:
+            taken = len(self.outgoing.flights) + len(self._passing)
+            most_bytes = min(self.settings.max_bytes, self._runtime.limits.max_queued_bytes)
+            if self._handler is None or taken >= self.settings.window or self._passed_bytes >= most_bytes:
                 self._drop(publication.message)
                 return
             self._passed -= 1
-            self._hand_out(0, Delivery(publication, 0, retain, identifiers, self._passed))
+            size_bytes = self._passing[self._passed] = publication.size_bytes
+            self._passed_bytes += size_bytes
+            self._announce(Delivery(publication, 0, retain, identifiers, self._passed))
 
     def transmit(self, packet_id: int, delivery: Delivery) -> None:
         """See :meth:`PacketSender.transmit`: hands a committed delivery out."""
         delivery.committed = True
         if self._handler is not None and self.outgoing.flights.get(packet_id) is delivery:
-            self._hand_out(packet_id, delivery)
+            self._handed_out[delivery.sequence] = packet_id
+            self._announce(delivery)
 
     def restore(self, state: QueueState) -> None:
-        """See :meth:`Session.restore`: what was in flight is handed out again."""
+        """See :meth:`Session.restore`: what the consumer has already is not handed out again."""
         super().restore(state)
         self._hand_out_again()
 
@@ -189,6 +214,8 @@ class OutboxSession(Session):
         self._handler = None
         self._arrived.clear()
         self._handed_out.clear()
+        self._passing.clear()
+        self._passed_bytes = 0
         self._settle(len(self._paused), accepted=False)
         super().end()
         self._ended()
@@ -196,16 +223,17 @@ class OutboxSession(Session):
     def _hand_out_again(self) -> None:
         if self._handler is None:
             return
-        self._arrived.clear()
-        self._handed_out.clear()
+        known, self._handed_out = self._handed_out, {}
         for packet_id, delivery in self.outgoing:
             if delivery.committed:
-                self._hand_out(packet_id, delivery)
+                self._handed_out[delivery.sequence] = packet_id
+                if delivery.sequence not in known:
+                    self._announce(delivery)
 
-    def _hand_out(self, packet_id: int, delivery: Delivery) -> None:
-        sequence = delivery.sequence
-        self._handed_out[sequence] = packet_id
-        self._arrived.append(make_entry(OutboxEntry, (sequence, delivery.publication.stored, delivery.sent)))
+    def _announce(self, delivery: Delivery) -> None:
+        """Let the handler have a delivery in the next turn."""
+        entry = (delivery.sequence, delivery.publication.stored, delivery.sent)
+        self._arrived.append(make_entry(OutboxEntry, entry))
         delivery.sent = True
         if not self._is_told:
             self._is_told = True
@@ -223,8 +251,12 @@ class OutboxSession(Session):
     def count_queued(self, more_bytes: int, more_messages: int = 0) -> None:
         """See :meth:`AccountHolder.count_queued`: it counts for nobody else."""
         self.queued_bytes += more_bytes
-        if more_bytes < 0 and self._paused:
+        if more_bytes < 0 and self._paused and not self._resumes:
+            self._resumes = True
             self._runtime.turn.soon(self._resume_publishers)
+
+    def _count_offline_inflight(self, size_bytes: int) -> None:
+        """Count what is in flight for nobody: the window bounds it."""
 
     def _count_session(self, one: int) -> None:
         """Count for no limit on the sessions of clients."""
@@ -257,12 +289,27 @@ class OutboxSession(Session):
             self._drop(publication.message)
             return DROPPED
         ticket = ticket_of(publication)
+        if ticket.is_due:
+            return None  # Nobody sends it again; other bounds hold for such messages.
         if when_full is WhenFull.PAUSE and self.fullness < PAUSE_SHARE:
             self._pause(ticket)
             return None
+        self._refuse(ticket)
+        return REFUSED
+
+    def would_refuse(self, qos: int) -> bool:
+        """Whether a message would be refused now."""
+        when_full = self.settings.when_full
+        if self.is_lost:
+            return True
+        if when_full is WhenFull.PAUSE:
+            return qos > 0 and self.fullness >= PAUSE_SHARE
+        is_full = self.queue.is_full and (self.queue.count > 0 or not self.can_send)
+        return when_full is WhenFull.REFUSE and qos > 0 and is_full
+
+    def _refuse(self, ticket: Ticket) -> None:
         self._dropped("refused")
         ticket.is_withheld = ticket.is_refused = True
-        return REFUSED
 
     def message_dropped(self) -> None:
         """See :meth:`QueueOwner.message_dropped`."""
@@ -284,6 +331,7 @@ class OutboxSession(Session):
             self._timer = self._runtime.clock.later(limit_s, self._refuse_overdue)
 
     def _resume_publishers(self) -> None:
+        self._resumes = False
         if self._paused and self.fullness <= ROOM_SHARE:
             self._settle(len(self._paused), accepted=True)
 
@@ -296,7 +344,7 @@ class OutboxSession(Session):
                 break
             overdue += 1
         self._settle(overdue, accepted=False)
-        if self._paused:
+        if self._paused and self._timer is None:
             self._timer = self._runtime.clock.later(max(0.0, self._paused[0][0] - now), self._refuse_overdue)
 
     def _settle(self, count: int, accepted: bool) -> None:
@@ -305,7 +353,7 @@ class OutboxSession(Session):
             _, ticket = self._paused.popleft()
             if not accepted:
                 ticket.is_withheld = ticket.is_refused = True
-                self._dropped("refused")
+                self._dropped("overdue")
             ticket.settle()
         if not self._paused and self._timer is not None:
             self._timer.cancel()

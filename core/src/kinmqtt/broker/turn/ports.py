@@ -86,6 +86,34 @@ class Peer(BufferOwner):
         raise NotImplementedError
 
 
+class CommitWatcher(Peer):
+    """In the place of a connection: notes whether messages are committed that take several turns."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: ReasonCode | None = None
+        """Why a store did not commit one of them."""
+
+    @property
+    def name(self) -> str:
+        """See :attr:`Peer.name`."""
+        return "a plugin"
+
+    def is_closed(self) -> bool:
+        """See :meth:`Peer.is_closed`."""
+        return False
+
+    def is_of(self, client_ids: Set[str]) -> bool:
+        """See :meth:`Peer.is_of`."""
+        return False
+
+    def withhold_acknowledgement(self, reason: ReasonCode) -> None:
+        """See :meth:`Peer.withhold_acknowledgement`."""
+        self.failure = reason
+
+
 class Recipient:
     """A session, as turns use it."""
 
