@@ -32,6 +32,7 @@ from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.services.cluster import ClusterListener
+from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.services.queue import Append
 from kinmqtt_spi.values import MessageId, NodeIdentity
 
@@ -583,3 +584,31 @@ def test_it_is_the_same_in_slices_and_at_once() -> None:
             assert got == [payload for payload in order if payload in got]
 
     examine()
+
+
+class Bringing:
+    """A plugin that publishes as a source does."""
+
+    context: Context
+
+    @hookimpl
+    def start(self, context: Context) -> None:
+        self.context = context
+
+
+def test_a_source_that_is_cancelled_while_it_waits_for_a_topic_blocks_nobody() -> None:
+    """Messages that come later have their turn."""
+    bringing = Bringing()
+    house = SlicedHouse(plugins={"bringing": bringing})
+    subs = crowd(house)
+    pub = house.connect("pub", V5)
+    house.hand_over(pub, publish(b"1", 1))
+    house.steps_until(lambda: have(subs[:1]) > 0)
+    waiting: Any = bringing.context.publish_acknowledged([Message("t", b"2", 1)])
+    waiting.addErrback(lambda failure: None)
+    waiting.cancel()
+    house.hand_over(pub, publish(b"3", 2))
+    house.settle()
+
+    assert len(pub.of(Puback)) == 2
+    assert {tuple(payloads(sub)) for sub in subs} == {(b"1", b"3")}
