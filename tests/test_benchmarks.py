@@ -65,6 +65,7 @@ def test_a_message_in_one_process_is_measured() -> None:
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
         "QoS 1, nothing stored",
         "QoS 1 to a persistent session",
+        "QoS 1 to an outbox, which is consumed",
     ]
 
 

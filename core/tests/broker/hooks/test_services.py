@@ -64,9 +64,9 @@ class Provider:
         name = WORK[self.family]
         original = getattr(service, name)
 
-        def watched(*arguments: Any) -> Any:
+        def watched(*arguments: Any, **named: Any) -> Any:
             self.calls += 1
-            return original(*arguments) if self.instead is None else self.instead(original, *arguments)
+            return original(*arguments, **named) if self.instead is None else self.instead(original, *arguments)
 
         setattr(service, name, watched)
         return service
