@@ -43,7 +43,7 @@ class ShippingRun(ClusterRun):
         out: dict[str, set[int]] = {}
         for topic, numbers in chain.from_iterable(shipped(file).items() for file in self.files if file.exists()):
             out.setdefault(topic, set()).update(numbers)
-        return all(numbers <= out.get(topic, set()) for topic, numbers in self.notes.promised.items())
+        return self.notes.have_come_to(out)
 
 
 def test_a_broker_that_is_killed_for_good_leaves_its_outbox_to_another(tmp_path: Path, redis: Redis) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -56,7 +56,7 @@ class Notes:
         """Whether messages, by topic, have all come to the subscriber."""
         return all(numbers <= set(self.received.get(topic, ())) for topic, numbers in promised.items())
 
-    def have_come_to(self, received: Mapping[str, Sequence[int]]) -> bool:
+    def have_come_to(self, received: Mapping[str, Collection[int]]) -> bool:
         """Whether all that was promised has come elsewhere, too."""
         return all(numbers <= set(received.get(topic, ())) for topic, numbers in self.promised.items())
 

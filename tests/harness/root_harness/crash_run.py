@@ -132,9 +132,7 @@ class Run:
         return all(client.connections > number for client, number in zip(self.clients, before, strict=True))
 
     def _has_come(self) -> bool:
-        received = self.notes.received
-        promised = self.notes.promised.items()
-        return all(numbers <= set(received.get(topic, ())) for topic, numbers in promised) and self.rests_when()
+        return self.notes.have_come(self.notes.promised) and self.rests_when()
 
     async def _start(self) -> None:
         self._broker = await asyncio.create_subprocess_exec(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.cluster.succession import HELD_LIMIT_S, LOOK_S
 from kinmqtt.broker.forwarding.forwarder import Rerouting
 from kinmqtt.broker.forwarding.node_link import Forwarded
+from kinmqtt.broker.message.settled import settled
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, resolve, run
@@ -34,16 +33,6 @@ MAX_ELECTIONS: Final = 120
 
 NOBODY_AFTER: Final = 4
 """After so many looks at all nodes, one soon after the other, what none of them has is nowhere."""
-
-
-def settled(ticket: Ticket) -> Deferred[None]:
-    """Return what fires when a ticket has all its answers: at once if none is missing."""
-    done: Deferred[None] = Deferred()
-    if ticket.pending:
-        ticket.when_settled(partial(done.callback, None))
-    else:
-        done.callback(None)
-    return done
 
 
 class Rerouter(Rerouting):

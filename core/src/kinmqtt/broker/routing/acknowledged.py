@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
-
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.settled import settled
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.turn.ports import CommitWatcher
 from kinmqtt.broker.turn.recovery import CommitFailed
@@ -17,7 +16,6 @@ from kinmqtt_spi.errors import NotCommitted, PublishRefused
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.message.ticket import Ticket
     from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
 
@@ -57,18 +55,9 @@ async def publish_acknowledged(runtime: Runtime, publisher: MessagePublisher, me
         ticket = publication.ticket
         if ticket is None:
             continue
-        await _settled(ticket)
+        await settled(ticket)
         if ticket.failure is not None:
             raise NotCommitted("a node did not commit the messages", ticket.failure)
         refused += ticket.is_refused
     if refused:
         raise PublishRefused(f"a full queue or outbox refused {refused} of {len(messages)} messages")
-
-
-def _settled(ticket: Ticket) -> Deferred[None]:
-    done: Deferred[None] = Deferred()
-    if ticket.pending:
-        ticket.when_settled(lambda: done.callback(None))
-    else:
-        done.callback(None)
-    return done

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import Deferred
-
 from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.settled import settled
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.routed import Routed
@@ -141,9 +140,7 @@ class MessagePublisher:
     async def _settled(self, ticket: Ticket | None) -> None:
         if ticket is None or not ticket.pending:
             return
-        settled: Deferred[None] = Deferred()
-        ticket.when_settled(partial(settled.callback, None))
-        await settled
+        await settled(ticket)
         self._runtime.turn.touch()
         if ticket.failure is not None:
             raise CommitFailed(ticket.failure)
