@@ -24,7 +24,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import TOPICS, WHO, write_settings, write_shared
+from root_harness.sections import WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 CLUSTER = "akka_like_cluster"
@@ -70,18 +70,6 @@ def is_whole(folder: Path) -> bool:
     done = run_command("cluster", "members", "--json", "--socket", "cluster.sock", cwd=folder)
     assert done.returncode == 0, done.stderr
     return [(each["state"], each["reachable"]) for each in json.loads(done.stdout)] == [("up", True)] * 2
-
-
-def kafka_with_topics(request: pytest.FixtureRequest, plugins: Sequence[str]) -> Kafka | None:
-    """Return the Kafka of the plugins that need one, with their topics; ``None`` if none does."""
-    topics = {TOPICS[name] for name in plugins if name in TOPICS}
-    if not topics:
-        return None
-    kafka: Kafka = request.getfixturevalue("kafka_of_session")
-    kafka.restore()
-    for topic in topics - kafka.topics():
-        kafka.create_topic(topic)
-    return kafka
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import SECTIONS, TOPICS, WHO, write_settings, write_shared
+from root_harness.sections import SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
@@ -35,14 +35,7 @@ def redis(folder: Path) -> Iterator[RedisServer | None]:
 @pytest.fixture(scope="module")
 def kafka(request: pytest.FixtureRequest) -> Kafka | None:
     """The Kafka of the plugins that need one, with their topics, where any is installed."""
-    topics = {TOPICS[name] for name in HERE if name in TOPICS}
-    if not topics:
-        return None
-    kafka: Kafka = request.getfixturevalue("kafka_of_session")
-    kafka.restore()
-    for topic in topics - kafka.topics():
-        kafka.create_topic(topic)
-    return kafka
+    return kafka_with_topics(request, HERE)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from core_harness.brokers import run_command
 from root_harness.combination import PLUGINS
+from root_harness.kafka import Kafka
 from spi_harness.processes import environment
 
 SECTIONS: Final[Mapping[str, str]] = {
@@ -41,6 +44,18 @@ NO_KAFKA: Final = "127.0.0.1:9"
 
 WHO: Final = {"username": "ada", "password": b"secret"}
 """A user who comes in also where auth_file is at work."""
+
+
+def kafka_with_topics(request: pytest.FixtureRequest, plugins: Sequence[str]) -> Kafka | None:
+    """Return the session's Kafka with the topics of the plugins that need one; ``None`` if none does."""
+    topics = {TOPICS[name] for name in plugins if name in TOPICS}
+    if not topics:
+        return None
+    kafka: Kafka = request.getfixturevalue("kafka_of_session")
+    kafka.restore()
+    for topic in topics - kafka.topics():
+        kafka.create_topic(topic)
+    return kafka
 
 
 def write_shared(plugins: Sequence[str], shared: Path) -> None:
