@@ -9,6 +9,7 @@ from typing import Final
 from attrs import define
 
 from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.bridging import PARKED_SUFFIX
 from kinmqtt.broker.outboxes.table import owner_of
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.session.outbox_session import PREFIX
@@ -35,7 +36,7 @@ class OutboxInUse(SpiError):
     def __init__(self, client_id: str) -> None:
         node, plugin, name = owner_of(client_id)
         super().__init__(
-            f"outbox {plugin}:{name} of node {node} is in use by a broker that runs: stop it first, with all other "
+            f"outbox {plugin}:{name.removesuffix(PARKED_SUFFIX)} of node {node} is in use by a broker that runs: stop it first, with all other "
             "brokers over these stores, or one of them adopts it"
         )
 
