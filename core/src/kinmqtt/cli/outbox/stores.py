@@ -35,9 +35,10 @@ class OutboxInUse(SpiError):
 
     def __init__(self, client_id: str) -> None:
         node, plugin, name = owner_of(client_id)
+        shown = f"{plugin}:{name.removesuffix(PARKED_SUFFIX)}"
         super().__init__(
-            f"outbox {plugin}:{name.removesuffix(PARKED_SUFFIX)} of node {node} is in use by a broker that runs: stop it first, with all other "
-            "brokers over these stores, or one of them adopts it"
+            f"outbox {shown} of node {node} is in use by a broker that runs: stop it first, with all other brokers "
+            "over these stores, or one of them adopts it"
         )
 
 
