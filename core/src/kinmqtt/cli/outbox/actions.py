@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from kinmqtt.cli.run import build_assembly
 from kinmqtt.config import Settings
 from kinmqtt_spi.export import FORMAT, HEADER, line_text, queue_lines, queued_lines, session_line
 from kinmqtt_spi.services.queue import Purge
-from kinmqtt_spi.services.session import DiscardSession
+from kinmqtt_spi.services.session import DiscardSession, StoredSession
 
 Action: TypeAlias = Callable[[Assembly, OutboxStores, Namespace], Coroutine[Any, Any, None]]
 
@@ -129,33 +129,42 @@ async def _export(assembly: Assembly, stores: OutboxStores, parsed: Namespace) -
     client_id = _meant(outbox, parsed)
     if client_id not in outbox.sessions:
         raise _empty(outbox, parsed)
-    epoch, session = outbox.sessions[client_id]
-    state = await stores.state(client_id)
     count = 0
     with _output(parsed.to) as write:
-        for line in (
-            {HEADER: FORMAT},
-            {"kind": "epochs", "floor": 0},
-            session_line(epoch, session),
-            *queue_lines(client_id, epoch, state),
-        ):
+        async for line in _lines(stores, client_id, *outbox.sessions[client_id]):
             write(line_text(line))
             count += 1
-        after = 0
-        while page := await stores.waiting(client_id, after):
-            for line in queued_lines(client_id, page):
-                write(line_text(line))
-                count += 1
-            after = page[-1].sequence
         # The last line shows that the export is complete.
         write(line_text({"kind": "end", "lines": count + 1}))
+
+
+async def _lines(
+    stores: OutboxStores, client_id: str, epoch: int, session: StoredSession
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the lines of a store with one outbox, without the last one."""
+    yield {HEADER: FORMAT}
+    yield {"kind": "epochs", "floor": 0}
+    yield session_line(epoch, session)
+    for line in queue_lines(client_id, epoch, await stores.state(client_id)):
+        yield line
+    after = 0
+    while page := await stores.waiting(client_id, after):
+        for line in queued_lines(client_id, page):
+            yield line
+        after = page[-1].sequence
 
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
     """Yield what writes a line, to a new file for this user alone or to standard output."""
     if path is None:
-        yield partial(print, file=sys.stdout)
+        try:
+            yield partial(print, file=sys.stdout)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutboxCommandError(f"standard output can't be written to: {error.strerror}") from error
         return
     try:
         file: TextIO = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii")
@@ -168,7 +177,7 @@ def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
             yield partial(print, file=file)
     except OSError as error:
         path.unlink()
-        raise OutboxCommandError(f"--to: {path} can't be written: {error.strerror}") from error
+        raise OutboxCommandError(f"--to: {path} can't be written to: {error.strerror}") from error
 
 
 # Drop

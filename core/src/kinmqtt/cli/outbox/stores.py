@@ -112,7 +112,9 @@ class OutboxStores:
         claim = await resolve(self._sessions.claim(client_id, self._node))
         held = Claimed(client_id, claim.epoch, claim.session)
         try:
-            if claim.home_uid is not None and await resolve(self._sessions.living({claim.home_uid})):
+            homes = set() if claim.home_uid is None else {claim.home_uid}
+            living = await resolve(self._sessions.living(homes))
+            if living:
                 raise OutboxInUse(client_id)
             yield held
         except Fenced as error:
