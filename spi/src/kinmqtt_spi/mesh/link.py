@@ -47,6 +47,8 @@ LARGE_ANSWER_BYTES: Final = 64 << 10
 """An answer of this size does not wait for others: its sender keeps it until it is acknowledged."""
 TEXT_BYTES: Final = 1000
 """The longest text of a failure that is sent."""
+KEPT_BYTES: Final = 200
+"""What an answer that is not acknowledged takes in memory beyond its body; rounded up."""
 
 _NUMBER: Final = Struct(">Q")
 _DELAY: Final = Struct(">I")
@@ -101,7 +103,8 @@ class LinkLimits:
     """Batches that may be unacknowledged on the wire. It also bounds the batches that the receiver has not answered:
     above it, the receiver does not acknowledge."""
     queue_bytes: int = 64 << 20
-    """Assured batches that are not acknowledged, and the same for calls."""
+    """Assured batches that are not acknowledged, and the same for calls, and for answers: above it, a peer that asks
+    on and acknowledges nothing loses its connection."""
     max_frame_bytes: int = MAX_FRAME_BYTES
 
 
@@ -110,6 +113,7 @@ class Link:
 
     __slots__ = (
         "_acknowledged",
+        "_answer_bytes",
         "_arrived",
         "_call_bytes",
         "_clock",
@@ -164,6 +168,7 @@ class Link:
         self._flight_bytes = 0
         self._waiting_bytes = 0
         self._call_bytes = 0
+        self._answer_bytes = 0
         self._round_trip_s = 0.0
         # What is received: the last sequence, the last that was acknowledged, and what is to be answered.
         self._received = 0
@@ -216,7 +221,7 @@ class Link:
         tokens = [*self._unanswered.values(), *(token for _, token in self._waiting)]
         for kept in (self._kept, self._waiting, self._unanswered, self._owed):
             kept.clear()
-        self._flight_bytes = self._waiting_bytes = self._call_bytes = self._owed_bytes = 0
+        self._flight_bytes = self._waiting_bytes = self._call_bytes = self._answer_bytes = self._owed_bytes = 0
         return tokens
 
     # Sending
@@ -285,15 +290,18 @@ class Link:
         if len(data) > self._limits.max_frame_bytes - HEADER_BYTES - _NUMBER.size:
             self.fail(sequence, ServiceUnavailable(f"the answer has {len(data)} bytes, more than a frame"))
         elif self._settle(sequence):
-            self._transmit(ANSWER, _NUMBER.pack(sequence) + data)
-            self._confirm()
+            self._reply(ANSWER, _NUMBER.pack(sequence) + data)
 
     def fail(self, sequence: int, error: ServiceUnavailable) -> None:
         """Answer that an assured batch or a call failed. The other side raises the text, cut to 1,000 bytes."""
         if self._settle(sequence):
             text = str(error).encode(errors="replace")[:TEXT_BYTES]
-            self._transmit(FAILURE, _FAILURE.pack(sequence, error.reason) + text)
-            self._confirm()
+            self._reply(FAILURE, _FAILURE.pack(sequence, error.reason) + text)
+
+    def _reply(self, kind: int, body: bytes) -> None:
+        self._answer_bytes += len(body) + KEPT_BYTES
+        self._transmit(kind, body)
+        self._confirm()
 
     def _check_size(self, body: bytes) -> None:
         if len(body) > self._limits.max_frame_bytes - HEADER_BYTES:
@@ -369,6 +377,8 @@ class Link:
         if kind == PUSH:
             self._owner.received(sequence, body, False)
             return
+        if self._answer_bytes > self._limits.queue_bytes:
+            raise MalformedFrame(f"the peer acknowledges no answer, and {self._answer_bytes} bytes of them are kept")
         size = len(body) + HEADER_BYTES
         self._owed[sequence] = size
         self._owed_bytes += size
@@ -454,6 +464,8 @@ class Link:
                 self._flight_bytes -= len(body) + HEADER_BYTES
             elif kind == CALL:
                 self._call_bytes -= len(body) + HEADER_BYTES
+            else:
+                self._answer_bytes -= len(body) + KEPT_BYTES
         self._trimmed = max(self._trimmed, received)
         if sent_at is not None:
             sample_s = max(0.0, self._clock.monotonic() - sent_at - delay_s)
