@@ -490,8 +490,10 @@ class TestBadInput:
             bytes((STATE, 0)),
             bytes((ROUTES,)) + b"short",
             bytes((CLAIM,)) + bytes(8) + b"\xff",
+            bytes((CLAIM,)) + b"\xff" * 8 + b"c",
             bytes((ASK, 0, 9)) + b"cut off",
             bytes((HAND,)) + bytes(4),
+            bytes((HAND,)) + b"\xff" * 16 + b"c",
             bytes((CHUNK,)) + bytes(4),
         ],
     )
