@@ -325,7 +325,7 @@ class Link:
         self._kept.append((sequence, kind, body, self._clock.monotonic()))
         if self._ready and self._transport is not None:
             frame = encode(kind, sequence, body)
-            self._transport.write(self._acknowledgement() + frame if self._is_overdue() else frame)
+            self._transport.write(self._acknowledgement() + frame if self._urgent and self._is_overdue() else frame)
 
     def _pump(self) -> None:
         waiting = self._waiting
@@ -350,7 +350,8 @@ class Link:
         self._feeding = True
         self._arrived = self._clock.monotonic()
         try:
-            for kind, sequence, body in decoder.feed(data):
+            frame = decoder.single(data)
+            for kind, sequence, body in decoder.feed(data) if frame is None else (frame,):
                 if not self._ready:
                     self._greeted(kind, body, decoder)
                 elif kind == ACK:
@@ -359,7 +360,10 @@ class Link:
                 elif kind == HELLO:
                     raise MalformedFrame("a second HELLO")
                 elif sequence > self._received:
-                    self._take(kind, sequence, body)
+                    if kind == PUSH:
+                        self._owner.received(sequence, body, False)
+                    else:
+                        self._take(kind, sequence, body)
                     # Only now: what was sent back meanwhile has acknowledged the frames before.
                     self._received = sequence
                     self._unconfirmed_bytes += len(body)
@@ -373,9 +377,6 @@ class Link:
     def _take(self, kind: int, sequence: int, body: bytes) -> None:
         if kind >= ANSWER:
             self._answered(kind, body)
-            return
-        if kind == PUSH:
-            self._owner.received(sequence, body, False)
             return
         if self._answer_bytes > self._limits.queue_bytes:
             raise MalformedFrame(f"the peer acknowledges no answer, and {self._answer_bytes} bytes of them are kept")
@@ -474,11 +475,12 @@ class Link:
     def _confirm(self) -> None:
         """Acknowledge what was received, now or soon, unless too much of it is unanswered."""
         unconfirmed = self._received - self._acknowledged
-        if self._feeding or not unconfirmed or not self._may_acknowledge():
+        if self._feeding or not unconfirmed:
             return
         if unconfirmed >= LAZY_FRAMES or self._unconfirmed_bytes * LAZY_SHARE >= self._limits.credit_bytes:
-            self._acknowledge()
-        elif self._urgent and self._timer is None:
+            if self._may_acknowledge():
+                self._acknowledge()
+        elif self._urgent and self._timer is None and self._may_acknowledge():
             self._timer = self._clock.later(LAZY_S, self._acknowledge_late)
 
     def _acknowledge_late(self) -> None:
