@@ -373,7 +373,8 @@ def test_a_large_answer_is_acknowledged_soon() -> None:
 def test_a_peer_that_acknowledges_no_answer_may_not_ask_on() -> None:
     """What is kept of answers is bounded. On its next connection the peer says what it has, and may ask again."""
     clock = TurnableClock()
-    end = LinkEnd(1, 2, clock, SMALL)
+    limits = LinkLimits(answer_bytes=5000)
+    end = LinkEnd(1, 2, clock, limits)
     end.link.connected(Written())
     end.link.feed(hello())
     sequence = 0
@@ -386,7 +387,7 @@ def test_a_peer_that_acknowledges_no_answer_may_not_ask_on() -> None:
     end.link.feed(hello(received=sequence - 1))
     end.link.feed(encode(DELIVER, sequence, b"batch"))
 
-    assert 20 < sequence <= SMALL.queue_bytes // KEPT_BYTES
+    assert 20 < sequence <= limits.answer_bytes // KEPT_BYTES
     assert len(end.batches) == sequence
 
 

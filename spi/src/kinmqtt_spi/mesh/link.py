@@ -103,8 +103,10 @@ class LinkLimits:
     """Batches that may be unacknowledged on the wire. It also bounds the batches that the receiver has not answered:
     above it, the receiver does not acknowledge."""
     queue_bytes: int = 64 << 20
-    """Assured batches that are not acknowledged, and the same for calls, and for answers: above it, a peer that asks
-    on and acknowledges nothing loses its connection."""
+    """Assured batches that are not acknowledged, and the same for calls."""
+    answer_bytes: int = 64 << 20
+    """Answers that are not acknowledged, each with :data:`KEPT_BYTES`. Above it, a peer that asks on loses its
+    connection."""
     max_frame_bytes: int = MAX_FRAME_BYTES
 
 
@@ -378,7 +380,7 @@ class Link:
         if kind >= ANSWER:
             self._answered(kind, body)
             return
-        if self._answer_bytes > self._limits.queue_bytes:
+        if self._answer_bytes > self._limits.answer_bytes:
             raise MalformedFrame(f"the peer acknowledges no answer, and {self._answer_bytes} bytes of them are kept")
         size = len(body) + HEADER_BYTES
         self._owed[sequence] = size

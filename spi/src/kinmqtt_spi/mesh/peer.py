@@ -155,10 +155,9 @@ class Peer:
         except Exception as error:
             self.link.fail(sequence, self._local.unavailable(error))
             return
-        if isinstance(answer, bytes):
-            if assured:
-                self.link.answer(sequence, answer)
-        elif not isinstance(answer, Awaitable):
+        if isinstance(answer, bytes) and not assured:
+            return
+        if isinstance(answer, bytes) or not isinstance(answer, Awaitable):
             self.answered(sequence, answer)
         else:
             commit = _Commit(self, sequence)
