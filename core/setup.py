@@ -87,7 +87,7 @@ COMPILED = (
     "kinmqtt/broker/session/window.py",
     "kinmqtt/broker/statistics.py",
     "kinmqtt/broker/turn/batch.py",
-    "kinmqtt/broker/turn/outbox.py",
+    "kinmqtt/broker/turn/turn_buffer.py",
     "kinmqtt/broker/turn/ports.py",
     "kinmqtt/broker/turn/recovery.py",
     "kinmqtt/broker/turn/slices.py",
