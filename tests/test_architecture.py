@@ -338,7 +338,7 @@ def test_a_circle_is_found() -> None:
     [
         ("kinmqtt.broker.turn.turn", "kinmqtt.broker.connection.connection.Connection"),
         ("kinmqtt.broker.turn.batch", "kinmqtt.broker.connection.connection.Connection"),
-        ("kinmqtt.broker.turn.outbox", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.turn.turn_buffer", "kinmqtt.broker.connection.connection.Connection"),
         ("kinmqtt.broker.turn.turn", "kinmqtt.broker.session.session.Session"),
         ("kinmqtt.broker.turn.batch", "kinmqtt.broker.session.session.Session"),
         ("kinmqtt.broker.session.session", "kinmqtt.broker.connection.connection.Connection"),
