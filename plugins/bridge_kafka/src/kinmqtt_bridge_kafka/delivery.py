@@ -9,9 +9,9 @@ from typing import Final, Protocol, TypeAlias
 
 from aiokafka import AIOKafkaProducer
 
-from kinmqtt_bridge_kafka.errors import is_too_large, meaning
 from kinmqtt_bridge_kafka.metadata import partitions_of
 from kinmqtt_bridge_kafka.records import Record
+from kinmqtt_kafka_kit import is_too_large, meaning
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer, Poison
 

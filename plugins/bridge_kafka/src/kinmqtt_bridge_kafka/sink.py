@@ -10,14 +10,13 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 
 from kinmqtt_bridge_kafka import metadata
-from kinmqtt_bridge_kafka.client import Endings, end_producer, start_producer
 from kinmqtt_bridge_kafka.delivery import Delivery, Place
-from kinmqtt_bridge_kafka.errors import meaning
 from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.partitions import partition_of
 from kinmqtt_bridge_kafka.records import RECORD_OVERHEAD, HeaderMaker, Record
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SinkSettings
-from kinmqtt_bridge_kafka.templates import is_topic_name, kafka_topic
+from kinmqtt_bridge_kafka.templates import kafka_topic
+from kinmqtt_kafka_kit import Endings, end_producer, is_topic_name, meaning, start_producer
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.services.plugin import Health, HealthState

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from kinmqtt_event_kafka.aiokafka_log import AiokafkaLog
 from kinmqtt_event_kafka.feed import KafkaFeed, settled
 from kinmqtt_event_kafka.settings import EventKafkaSettings
 from kinmqtt_event_kafka.shipping import GROUP, Shipper
+from kinmqtt_kafka_kit import AiokafkaLog
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.services.event import Consumer, EventFeed, EventLog
@@ -46,6 +46,8 @@ class EventKafka:
         self._settings = context.settings
         if not self._settings.servers:
             raise NotConfigured("plugins.event_kafka.servers names no server")
+        if self._settings.security.sends_the_password:
+            context.log.warn("the password for Kafka is sent without encryption: use SASL_SSL")
         self._shipper = Shipper(context.node.name, self._settings, context.log, context.metrics)
         self._feed = KafkaFeed(context.node.name, self._settings, context.log, context.metrics)
 

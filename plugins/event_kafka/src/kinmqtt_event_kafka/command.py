@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from kinmqtt_event_kafka.client import meaning, options
 from kinmqtt_event_kafka.rebuild import LEFT_OUT, Rebuilder
 from kinmqtt_event_kafka.schema import decode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
+from kinmqtt_kafka_kit import options, why
 from kinmqtt_spi.errors import SettingsError, SpiError
 from kinmqtt_spi.export import line_text
 from kinmqtt_spi.files import sync_folder
@@ -76,7 +76,7 @@ async def _reading(settings: EventKafkaSettings) -> AsyncIterator[tuple[AIOKafka
                 await consumer.start()
                 await consumer._client.force_metadata_update()
         except Exception as error:
-            raise EventsCommandError(f"{', '.join(settings.servers)}: {meaning(error)}") from error
+            raise EventsCommandError(f"{', '.join(settings.servers)}: {await why(settings, error)}") from error
         partitions = consumer.partitions_for_topic(settings.topic) or ()
         if not partitions:
             raise EventsCommandError(f"there is no topic {settings.topic!r} in Kafka (plugins.event_kafka.topic)")

@@ -9,9 +9,9 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import DefaultPartitioner
 
-from kinmqtt_event_kafka.client import TOO_LARGE, Endings, end_producer, meaning, start_producer
 from kinmqtt_event_kafka.schema import EventRecord, encode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
+from kinmqtt_kafka_kit import Endings, end_producer, is_too_large, start_producer, unavailable
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.metric import Metrics
@@ -76,7 +76,7 @@ class Shipper:
         except Exception as error:
             # aiokafka has counted records that failed, so Kafka would refuse later ones as out of order.
             await self.close()
-            found = meaning(error)
+            found = unavailable(error)
             self.problem = str(found)
             raise found from error
         finally:
@@ -112,7 +112,7 @@ class Shipper:
 
     async def _send(self, records: Sequence[EventRecord]) -> None:
         if self._producer is None:
-            self._producer = await start_producer(self._settings)
+            self._producer = await start_producer(self._settings, max_batch_size=self._settings.max_record_bytes)
         producer, topic = self._producer, self._settings.topic
         partitions = await self._partitions(producer)
         by_partition: dict[int, list[EventRecord]] = {}
@@ -161,7 +161,9 @@ class Shipper:
                 sent.add_done_callback(_looked_at)
                 # A cancelled batch would confuse aiokafka's account of those that are under way.
                 await asyncio.shield(sent)
-            except TOO_LARGE:
+            except Exception as error:
+                if not is_too_large(error):
+                    raise
                 if count == 1:
                     self._too_large.add(left[0].value)
                     self._leave_out(f"the topic {topic!r} (max.message.bytes) does not take an event of a client")

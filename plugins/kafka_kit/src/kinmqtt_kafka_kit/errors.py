@@ -43,6 +43,12 @@ def meaning(error: BaseException) -> SinkRefused | ServiceUnavailable:
     return ServiceUnavailable(f"Kafka can't be used: {text_of(error)}")
 
 
+def unavailable(error: BaseException) -> ServiceUnavailable:
+    """Return :func:`meaning` where there is no sink that could be refused; the text says that Kafka refuses."""
+    found = meaning(error)
+    return ServiceUnavailable(str(found)) if isinstance(found, SinkRefused) else found
+
+
 def is_too_large(error: BaseException) -> bool:
     """Tell whether a topic does not accept records or batches of that size."""
     return isinstance(error, _TOO_LARGE)
