@@ -115,6 +115,61 @@ def test_sessions_are_rebuilt_as_the_store_has_them(kafka: Kafka, tmp_path: Path
     assert sessions(again.stdout) == sessions(exported.stdout)
 
 
+def retained(lines: str) -> list[Any]:
+    """The retained messages of an export, by topic, without the values of plugins."""
+    found = [line for line in map(json.loads, lines.splitlines()) if line.get("kind") == "retained"]
+    return sorted(
+        (line for line in found if not line["message"]["topic"].startswith("$plugin/")),
+        key=lambda line: str(line["message"]["topic"]),
+    )
+
+
+def test_retained_messages_are_rebuilt_as_the_store_has_them(kafka: Kafka, tmp_path: Path) -> None:
+    """Those from before the plugin, those that came over a kill of the broker and of Kafka, and no others."""
+    prepared(tmp_path, kafka)
+    settings = tmp_path / "kinmqtt.toml"
+    topic = kafka.create_topic(f"whole-retained-{next(_topics)}", partitions=3, cleanup_policy="compact")
+    more = Properties(
+        content_type="text/plain", user_property=(("a", "1"), ("a", "2")), message_expiry_interval=3600,
+        correlation_data=b"\0\xff",
+    )  # fmt: skip
+    with broker(tmp_path) as process, wire(process.port, "p", V5) as client:
+        client.publish("before/stays", b"1", 1, packet_id=1, retain=True).expect(Puback)
+        client.publish("before/changes", b"1", 1, packet_id=2, retain=True).expect(Puback)
+        client.publish("before/goes", b"1", 1, packet_id=3, retain=True).expect(Puback)
+        leave(client)
+    settings.write_text(settings.read_text() + f'retained_topic = "{topic}"\n')
+
+    with running_broker("-c", "kinmqtt.toml", "--data", str(tmp_path / "data"), cwd=tmp_path) as process:
+        process.good_status = -9
+        wait_until(lambda: len(kafka.records(topic)) == 3, "what was there is in Kafka")
+        kafka.kill()
+        with wire(process.port, "p", V5) as client:
+            client.publish("before/changes", b"2", 1, packet_id=1, retain=True).expect(Puback)
+            client.publish("before/goes", b"", 1, packet_id=2, retain=True).expect(Puback)
+            client.publish("new", b"\0\xff", 1, packet_id=3, retain=True, properties=more).expect(Puback)
+            process.signal(9)
+            process.wait()
+    kafka.start()
+    with broker(tmp_path) as process, wire(process.port, "p", V5) as client:
+        client.publish("ä/€", b"utf-8", 0, retain=True)
+        leave(client)
+        wait_until(lambda: {r.key: r.value for r in kafka.records(topic)}.get("ä/€".encode()), "the last is there")
+        wait_until(lambda: {r.key: r.value for r in kafka.records(topic)}.get(b"new"), "those before it, too")
+
+    exported = run_command("store", "export", "data", cwd=tmp_path)
+    done = run_command("events", "rebuild", "-c", "kinmqtt.toml", "--from", "kafka", "--to", "rebuilt", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "4 retained messages are in" in done.stdout
+    lines = (tmp_path / "rebuilt").read_text()
+    assert [line["message"]["topic"] for line in retained(lines)] == ["before/changes", "before/stays", "new", "ä/€"]
+    assert retained(lines) == retained(exported.stdout)
+    imported = run_command("store", "import", "other", cwd=tmp_path, input=lines)
+    assert imported.returncode == 0, imported.stderr
+    assert retained(run_command("store", "export", "other", cwd=tmp_path).stdout) == retained(exported.stdout)
+
+
 def test_nobody_waits_for_a_kafka_that_is_away(kafka: Kafka, tmp_path: Path) -> None:
     """Clients are served, the events outlive the broker, and Kafka has all of them when it is there again."""
     topic = prepared(tmp_path, kafka)

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from bridge_kafka_harness.making import Made, connection, identity, item, open_sink, scram
-from kinmqtt_bridge_kafka.settings import SecuritySettings
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Poison, Retry
