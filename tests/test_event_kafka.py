@@ -171,7 +171,7 @@ def test_retained_messages_are_rebuilt_as_the_store_has_them(kafka: Kafka, tmp_p
 
 
 def test_nobody_waits_for_a_kafka_that_is_away(kafka: Kafka, tmp_path: Path) -> None:
-    """Clients are served, the events outlive the broker, and Kafka has all of them when it is there again."""
+    """E2: clients are served, the events outlive the broker, and Kafka has all of them when it is there again."""
     topic = prepared(tmp_path, kafka)
     with broker(tmp_path) as process:
         with wire(process.port, "before", V5) as client:
@@ -197,7 +197,7 @@ def test_nobody_waits_for_a_kafka_that_is_away(kafka: Kafka, tmp_path: Path) -> 
 
 
 def test_a_killed_broker_ships_the_rest_later(kafka: Kafka, tmp_path: Path) -> None:
-    """What its log has is shipped at the next start, and nothing is missing."""
+    """E1: what its log has is shipped at the next start, and nothing is missing."""
     topic = prepared(tmp_path, kafka)
     kafka.pause()
     with running_broker("-c", "kinmqtt.toml", "--data", str(tmp_path / "data"), cwd=tmp_path) as process:
@@ -210,6 +210,53 @@ def test_a_killed_broker_ships_the_rest_later(kafka: Kafka, tmp_path: Path) -> N
 
     with broker(tmp_path):
         wait_until(lambda: ("a", "CONNECT") in kinds(kafka, topic), "the event is shipped")
+
+
+def test_events_beyond_the_bound_are_lost_the_oldest_first(kafka: Kafka, tmp_path: Path) -> None:
+    """E2: nobody waits, and the newest are held; core's tests count what was lost."""
+    topic = prepared(tmp_path, kafka)
+    settings = tmp_path / "kinmqtt.toml"
+    settings.write_text(settings.read_text() + "[events]\nmax_waiting = 10\n")
+    kafka.pause()
+    with broker(tmp_path) as process:
+        for number in range(20):
+            with wire(process.port, f"c{number:02}", V5) as client:
+                leave(client)
+        kafka.go_on()
+        wait_until(lambda: ("c19", "DISCONNECT") in kinds(kafka, topic), "the newest events are shipped")
+
+    found = kinds(kafka, topic)
+    assert ("c00", "CONNECT") not in found
+    assert [each for each in found if each[0] >= "c15"] == [
+        (f"c{number}", kind) for number in range(15, 20) for kind in ("CONNECT", "DISCONNECT")
+    ]
+
+
+def test_an_event_comes_at_least_once_over_kills_of_both(kafka: Kafka, tmp_path: Path) -> None:
+    """E1: each session that was begun is there, in the order of its client; doubles have the same version."""
+    topic = prepared(tmp_path, kafka)
+    begun = 0
+    for kills in range(4):
+        with broker(tmp_path) as process:
+            process.good_status = -9
+            for _ in range(5):
+                with wire(process.port, "one", V5) as client:
+                    begun += 1
+                    leave(client)
+            if kills == 1:
+                kafka.kill()
+            process.signal(9)
+            process.wait()
+        if kills == 2:
+            kafka.start()
+    with broker(tmp_path) as process, wire(process.port, "last", V5):
+        wait_until(lambda: ("last", "CONNECT") in kinds(kafka, topic), "everything is shipped")
+
+    events = [json.loads(record.value) for record in kafka.records(topic)]
+    seen = [(each["version"]["epoch"], each["version"]["counter"]) for each in events if each["client_id"] == "one"]
+    firsts = list(dict.fromkeys(seen))
+    assert firsts == sorted(firsts)
+    assert [kind for name, kind in kinds(kafka, topic) if name == "one"].count("CONNECT") == begun
 
 
 def test_tail_prints_events(kafka: Kafka, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def arrived(kafka: Any, topic: str) -> list[tuple[str, int]]:
 
 
 def test_a_clients_events_are_in_order_in_one_partition(kafka: Any) -> None:
-    """Many batches over three partitions, each event once."""
+    """E1: many batches over three partitions, each event once."""
     topic = kafka.create_topic(f"shipping-{next(_topics)}", partitions=3)
 
     async def ship() -> None:

@@ -51,7 +51,10 @@ class KafkaSink(Sink):
     async def open(self) -> None:
         """Connect; raises ``SinkRefused`` and ``ServiceUnavailable``."""
         await self.close()
-        await self._producers.open()
+        try:
+            await self._producers.open()
+        except SinkRefused as refused:
+            raise self._settings.at_connection(refused) from refused
         self._delivery = Delivery(self._producers)
 
     async def send(self, items: Sequence[Item]) -> Sequence[Answer] | None:
@@ -69,7 +72,8 @@ class KafkaSink(Sink):
                 by_place = self._by_place(by_topic)
                 failures = await self._delivery.deliver(by_place, answers)
         except Exception as error:
-            raise meaning(error) from error
+            found = meaning(error)
+            raise (self._settings.at_connection(found) if isinstance(found, SinkRefused) else found) from error
         if failures:
             self._note_failures(by_place, failures, answers)
         return None if answers.count(None) == len(answers) else answers
@@ -107,7 +111,10 @@ class KafkaSink(Sink):
             headers, size = make_headers(message)
             size += len(key) + len(payload)
             if size > longest:
-                answers[number] = Poison(f"the record has {size} bytes, and max_record_bytes allows {longest}")
+                answers[number] = Poison(
+                    f"the record has {size} bytes, and max_record_bytes allows {longest}: raise it, and the topic's "
+                    "max.message.bytes"
+                )
                 continue
             found[topic].append((number, key, payload, headers, int(message.received_at * 1000)))
         return found
