@@ -97,7 +97,8 @@ class Delivery:
             except _TooLarge as error:
                 await self._producers.renew(producer)
                 if error.records == 1:
-                    text = f"the topic {place[0]!r} takes no record of {error.size_bytes} bytes: raise its max.message.bytes"
+                    size = error.size_bytes
+                    text = f"the topic {place[0]!r} takes no record of {size} bytes: raise its max.message.bytes"
                     answers[part[0][0]] = Poison(text)
                     part = part[1:]
                 else:
