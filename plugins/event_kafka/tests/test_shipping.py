@@ -137,7 +137,7 @@ def test_wrong_credentials_are_named_with_the_way_out(kafka: Any, tmp_path: Path
     async def ask() -> None:
         reading = feed(its, "node-1", asyncio.get_running_loop(), context)
         for what in (shipper(its, context=context).ship(recorded(event())), reading.lag("group")):
-            with pytest.raises(ServiceUnavailable, match="Kafka refuses this client: .*: check username") as refused:
+            with pytest.raises(ServiceUnavailable, match=r"Kafka refuses this client: .*: check username") as refused:
                 await what
             assert "wrong-one" not in str(refused.value)
 
