@@ -37,7 +37,8 @@ class Node:
         if left is not None:
             left.is_gone = True
             outbox = MemoryOutbox("retained", OUTBOX, self.context.clock, left.stored)
-            self.context.outbox = lambda name, settings, filters=(): outbox  # type: ignore[method-assign,assignment]
+            context: Any = self.context
+            context.outbox = lambda name, settings, filters=(): outbox
             self.context.outboxes["retained"] = outbox
         self.shipper.start()
         self.shipper.begin()
