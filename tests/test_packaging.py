@@ -26,10 +26,12 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
 from kinmqtt.cli.new_plugin import OURS
+from root_harness.combination import has_a_plugin
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGIN_FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-FOLDERS = [ROOT / "spi", ROOT / "core", *PLUGIN_FOLDERS]
+BESIDE_CORE = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+PLUGIN_FOLDERS = [folder for folder in BESIDE_CORE if has_a_plugin(folder)]
+FOLDERS = [ROOT / "spi", ROOT / "core", *BESIDE_CORE]
 FOLDERS += [path.parent for path in ROOT.glob("metrics/pyproject.toml")]
 IDS = [folder.relative_to(ROOT).as_posix() for folder in FOLDERS]
 SUPPORTED = runpy.run_path(str(ROOT / "dev.py"))["PYTHONS"]
