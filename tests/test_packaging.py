@@ -310,6 +310,11 @@ def test_the_wheel_has_the_package_and_nothing_else(folder: Path, wheels: dict[s
     assert {name for name in names - expected if name.endswith((".py", ".pyc")) or "/tests/" in name} == set()
 
 
+FOR_A_WHEEL = [
+    ROOT / "core" / "tests" / "broker" / f"test_{name}.py" for name in ("model", "smoke", "qos", "fanouts")
+]
+"""Tests that go through most of the compiled modules. All others of these modules run compiled in place."""
+
 THROWS = """
 from twisted.internet.defer import Deferred
 from kinmqtt.testing import BrokerHarness
@@ -355,6 +360,13 @@ def test_cores_wheel_is_compiled_where_that_works(tmp_path: Path) -> None:
         for pure, pure_environment in ((False, {"KINMQTT_PURE": "0"}), (True, {"KINMQTT_PURE": "1"}))
     }
 
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, FOR_A_WHEEL)],
+        cwd=ROOT,
+        env={**environment_without_twin(), "KINMQTT_PURE": "0", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     thrown = subprocess.run(
         [sys.executable, "-W", "error", "-c", THROWS],
         env={**environment_without_twin(), "KINMQTT_PURE": "0", "PYTHONPATH": path},
@@ -366,6 +378,7 @@ def test_cores_wheel_is_compiled_where_that_works(tmp_path: Path) -> None:
     assert says[False].endswith("; compiled)\n")
     assert says[True].endswith("; plain Python, as KINMQTT_PURE asks)\n")
     assert thrown.stdout == "no cheese\n", thrown.stderr
+    assert tests.returncode == 0, tests.stdout
 
 
 def test_what_is_compiled_throws_as_pythons_own_coroutines_do(
