@@ -103,6 +103,8 @@ def test(arguments: "list[str]") -> int:
     plain = arguments == ["--plain"]
     if arguments and not plain:
         return execute([*pytest, *arguments])
+    # Each of the many processes of tests would compile every module to bytecode again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A module's tests stay together: some share a broker. Many wait for processes: one worker more than processors.
     workers = str(min((os.cpu_count() or 1) + 1, 4))
     parallel = [*pytest, "--durations=20", "-n", workers, "--dist", "loadfile", "--no-loadscope-reorder"]

@@ -415,6 +415,8 @@ def test_without_arguments_every_test_runs_plain_and_then_compiled(dev: Any, mon
     monkeypatch.setattr(dev.environment, "npm_ready", lambda: True)
     monkeypatch.setattr(dev.packages, "missing", lambda *uses: {})
 
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
     def compile_path(words: list[str]) -> int:
         ran.append(([], "compile"))
         return 0
@@ -433,6 +435,7 @@ def test_without_arguments_every_test_runs_plain_and_then_compiled(dev: Any, mon
     assert dev.test([]) == 1
     (everything, plain), (_, taken), (_, between), (modules, compiled) = ran
     assert (plain, taken, between, compiled) == ("1", "['core.whl']", "compile", "0")
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert not [word for word in everything if "tests" in word] and "--durations=20" in everything
     assert "core/tests/broker" in modules and "-n" in everything and "-n" in modules
     ran.clear()

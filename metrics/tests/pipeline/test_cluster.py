@@ -79,7 +79,13 @@ def test_a_cluster_makes_the_same_tables(tmp_path: Path) -> None:
                 return False
 
         until(both_there, master)
-        more = ("--final", "--master", f"spark://127.0.0.1:{port}", "--conf", "spark.executor.memory=600m")
+        more: tuple[str, ...] = (
+            "--final",
+            "--master",
+            f"spark://127.0.0.1:{port}",
+            "--conf",
+            "spark.executor.memory=600m",
+        )
         more += ("--conf", f"spark.executor.extraJavaOptions={FAST_JAVA}")
         done = subprocess.run(
             command(tmp_path / "tables", landing.folder, *more),
