@@ -141,10 +141,10 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "two numbers are wanted" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 150, 25))
 def test_faults_break_no_promise(first: int) -> None:
-    """C1 to C13, C16: 20 seeds each; ``python -m kinmqtt.testing.world --seeds`` runs others."""
-    failures = [run_seed(seed) for seed in range(first, first + 20)]
+    """C1 to C13, C16: 25 seeds each; ``python -m kinmqtt.testing.world --seeds`` runs others."""
+    failures = [run_seed(seed) for seed in range(first, first + 25)]
 
     assert not [str(failure) for failure in failures if failure is not None]
 
