@@ -11,6 +11,7 @@ from attrs import frozen
 
 from kinmqtt_bridge_kafka.templates import MqttTopic, kafka_topic, key_maker, of_message
 from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic, checked
+from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import did_you_mean, setting
@@ -68,10 +69,20 @@ class ConnectionSettings:
 
 
 @frozen(slots=True)
-class SinkSettings:
-    """Messages that go to Kafka."""
+class _OfAConnection:
+    """What uses a connection."""
 
     connection: str = setting(help="the name of a connection")
+
+    def at_connection(self, refused: SinkRefused) -> SinkRefused:
+        """Return a refusal that names the place in the settings."""
+        return SinkRefused(f"plugins.bridge_kafka.connections.{self.connection}: {refused}")
+
+
+@frozen(slots=True)
+class SinkSettings(_OfAConnection):
+    """Messages that go to Kafka."""
+
     filters: tuple[str, ...] = setting(
         (), help="topic filters of the messages; without any, only rules feed it", validator=checked(_check_filters)
     )
@@ -105,10 +116,9 @@ class PublishSettings:
 
 
 @frozen(slots=True)
-class SourceSettings:
+class SourceSettings(_OfAConnection):
     """Records that come from Kafka."""
 
-    connection: str = setting(help="the name of a connection")
     topics: tuple[str, ...] = setting(help="the Kafka topics", validator=checked(_check_topics))
     group: str = setting(help="the consumer group", validator=checked(_check_group))
     start: Literal["oldest", "newest"] = setting(

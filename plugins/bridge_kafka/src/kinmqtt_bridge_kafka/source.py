@@ -14,6 +14,7 @@ from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.records import Incomer
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SourceSettings
 from kinmqtt_kafka_kit import Endings, Gate, options, why
+from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import Publish, Source
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message
@@ -65,7 +66,8 @@ class KafkaSource(Source):
                 while True:
                     await self._turn(consumer, gate, publish)
             except (KafkaError, TimeoutError, OSError) as error:
-                raise await why(self._connection, error) from error
+                found = await why(self._connection, error)
+                raise (self._settings.at_connection(found) if isinstance(found, SinkRefused) else found) from error
         finally:
             await self._endings.end(consumer.stop())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -34,12 +34,12 @@ TOPICS_PAUSE_MS: Final = 30_000
 Records = Mapping[TopicPartition, Sequence[Any]]
 
 
-async def settled(answer: Any) -> None:
-    """Await what a handler has returned: nothing, an asyncio future or coroutine, or a Deferred."""
-    if answer is None:
-        return
+async def settled(answer: Any) -> Any:
+    """Return what the SPI calls ``Maybe``: a value, or what an asyncio future, a coroutine or a Deferred has."""
+    if not isinstance(answer, Awaitable):
+        return answer
     as_future = getattr(answer, "asFuture", None)
-    await (answer if as_future is None else as_future(asyncio.get_running_loop()))
+    return await (answer if as_future is None else as_future(asyncio.get_running_loop()))
 
 
 class KafkaFeed(EventFeed):

@@ -8,6 +8,11 @@ from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_to
 from kinmqtt_spi.settings import setting
 
 
+def _check_retained_topic(topic: str) -> None:
+    if topic:
+        check_topic(topic)
+
+
 @frozen(slots=True)
 class EventKafkaSettings:
     """Where Kafka is, and what it gets."""
@@ -16,6 +21,11 @@ class EventKafkaSettings:
         (), help="some of Kafka's brokers, as `host:port`; they name the others", validator=checked(check_servers)
     )
     topic: str = setting("kinmqtt.events", help="the topic of the events", validator=checked(check_topic))
+    retained_topic: str = setting(
+        "",
+        help="a compacted topic for retained messages, by their MQTT topics; without one, they are not written",
+        validator=checked(_check_retained_topic),
+    )
     group_prefix: str = setting(
         "kinmqtt.", help="the prefix of consumer groups in Kafka; clusters of brokers with one Kafka need their own"
     )
@@ -31,3 +41,7 @@ class EventKafkaSettings:
         minimum=1024,
         maximum=1 << 30,
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.topic == self.retained_topic:
+            raise ValueError("topic and retained_topic must differ: one of them is compacted")
