@@ -187,6 +187,8 @@ def test_tables_in_s3_are_what_the_records_in_kafka_come_to(
 
     read = in_s3(s3, folder, tmp_path)
     check(read, [*first, *second])
+    rates = spark.read.parquet(f"s3a://{BUCKET}/{folder}/rates")
+    assert rates.selectExpr("sum(delta)").collect()[0][0] == sum(row["delta"] for row in read(t.RATES))
     commits = [json.loads(s3.get(key)) for key in s3.keys(f"{folder}/.pipeline/v1/log/")]
     assert sum(commit["step"]["counts"].get("repeated", 0) for commit in commits) == 9
     whys = {(row["file"].rpartition("-")[0], row["why"].split(":")[0]) for row in read(t.REJECTED)}
