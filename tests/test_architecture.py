@@ -161,6 +161,9 @@ METRICS_IN_THE_BROKER = tuple(
         "capture",
         "spool",
         "disk_writer",
+        "kafka_settings",
+        "kafka_writer",
+        "line_writer",
         "segments",
     )
 )
@@ -175,6 +178,7 @@ METRICS_COMMON = tuple(
         "missing_records",
         "number_arguments",
         "quiet",
+        "table_arguments",
         "time_arguments",
         "validity",
     )
@@ -201,7 +205,7 @@ def metrics_violations(module: str, names: list[str]) -> list[str]:
     if under(module, *METRICS_CONTRACT):
         allowed, foreign = METRICS_CONTRACT, ("kinmqtt_spi", *SPARK)
     elif under(module, *METRICS_IN_THE_BROKER):
-        allowed, foreign = (*METRICS_CONTRACT, *METRICS_IN_THE_BROKER, "kinmqtt_spi"), SPARK
+        allowed, foreign = (*METRICS_CONTRACT, *METRICS_IN_THE_BROKER, "kinmqtt_spi", *KITS), SPARK
     elif module == "kinmqtt_metrics":
         allowed, foreign = METRICS_IN_THE_BROKER, SPARK
     else:
