@@ -6,8 +6,9 @@
     python benchmarks/kafka.py stop --stopped 30
 
 `rate`: QoS 1 to a sink ÷ QoS 1 to one subscriber with a persistent session, in messages a second that publishers get
-acknowledged, and in CPU time of the broker for a message. The sink's outbox is small and pauses, so it can't take
-more than Kafka does. Kafka shares the processors with the broker, and the subscriber does not: compare the CPU time.
+acknowledged, and in CPU time of the broker for a message; as fast as it goes, and with the same load for both. The
+sink's outbox is small and pauses, so it can't take more than Kafka does. Kafka shares the processors with the broker,
+and the subscriber does not: compare the CPU time, under the same load.
 
 `stop`: the 99th percentile of the latency of clients whose topics no sink has, while others publish to a sink: in
 turns with a Kafka that runs and with one that is stopped (SIGSTOP), after which everything must come.
@@ -33,6 +34,7 @@ sys.path += [str(ROOT / "tests" / "harness"), str(ROOT / "spi" / "tests" / "harn
 
 from brokers import Broker, Failed, found, start  # noqa: E402
 from load import Load  # noqa: E402
+from to_sink import compare, show  # noqa: E402
 
 from root_harness.kafka import Kafka  # noqa: E402
 
@@ -46,7 +48,6 @@ filters = ["{filter}"]
 topic = "{topic}"
 outbox = {{ max_messages = {bound} }}
 """
-RATE_LOAD = "-P 4 -S {subscribers} -T 4 -q 1 -s 100 -w 200 -v 5"
 OTHERS = "-P 4 -S 4 -T 4 -q 1 -s 100 -r {rate} -v 5"
 TO_SINK = "-o sink -P 2 -S 0 -T 2 -q 1 -s 100 -r {rate} -v 5"
 ARRIVES_S = 120.0
@@ -81,38 +82,16 @@ def wait_for(kafka: Kafka, topic: str, count: int) -> None:
 
 def part_rate(options: argparse.Namespace, load: Load, kafka: Kafka) -> dict[str, Any]:
     """QoS 1 to a sink in Kafka ÷ QoS 1 to one subscriber with a persistent session."""
-    figures: dict[str, Any] = {}
-    rows = []
-    for keeps in ("memory", "commit"):
+
+    def sink_broker(stack: ExitStack, keeps: str) -> Broker:
         topic = kafka.create_topic(f"rate-{keeps}", partitions=3)
         settings = SETTINGS.format(address=kafka.address, filter="bench/#", topic=topic, bound=10_000)
-        measured: dict[str, list[tuple[float, float]]] = {"sink": [], "subscriber": []}
-        with ExitStack() as stack:
-            sink = start(found()[0], stack, keeps=keeps, settings=settings)
-            subscriber = start(found()[0], stack, keeps=keeps)
-            sent = 0
-            for number in range(options.rounds + 1):
-                for name, broker, more in (("sink", sink, 0), ("subscriber", subscriber, 1)):
-                    before = broker.cpu_s
-                    row = load.run(broker, RATE_LOAD.format(subscribers=more) + " -c -n" * more, options.seconds)
-                    if name == "sink":
-                        sent += row["published"]
-                        wait_for(kafka, topic, sent)
-                    cpu_us = (broker.cpu_s - before) * 1e6 / row["published"]
-                    if number:  # The first round warms up.
-                        measured[name].append((row["pub_per_s"], cpu_us))
-        pairs = list(zip(measured["sink"], measured["subscriber"], strict=True))
-        rate = statistics.median(s[0] / p[0] for s, p in pairs)
-        cpu = statistics.median(p[1] / s[1] for s, p in pairs)
-        figures[keeps] = {**measured, "rate": rate, "cpu": cpu}
-        middle = {name: [statistics.median(each) for each in zip(*of, strict=True)] for name, of in measured.items()}
-        rows.append(
-            f"| {keeps} | {middle['sink'][0]:,.0f} | {middle['subscriber'][0]:,.0f} | {rate:.2f} | "
-            f"{middle['sink'][1]:.1f} | {middle['subscriber'][1]:.1f} | {cpu:.2f} |"
-        )
-    print("| stored | to Kafka, messages/s | to a subscriber | ratio | CPU µs to Kafka | to a subscriber | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    print("\n".join(rows), end="\n\nThe goal is a ratio of 0.6 or more.\n\n", flush=True)
+        return start(found()[0], stack, keeps=keeps, settings=settings)
+
+    rows, figures = compare(
+        load, options.rounds, options.seconds, sink_broker, lambda keeps, sent: wait_for(kafka, f"rate-{keeps}", sent)
+    )
+    show(rows, "The goal is a ratio of 0.6 or more.")
     return figures
 
 

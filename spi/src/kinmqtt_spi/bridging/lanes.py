@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from kinmqtt_spi.bridging.calls import Call
 from kinmqtt_spi.bridging.pauses import Pauses
@@ -11,6 +12,9 @@ from kinmqtt_spi.services.bridge import Item, SendSettings
 from kinmqtt_spi.services.outbox import OutboxEntry
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.values import Message
+
+_make_item: Final = tuple.__new__
+"""Makes an :class:`Item` of a tuple with all its fields, faster than the class does."""
 
 
 class Parcel:
@@ -134,4 +138,4 @@ class Lane:
 
 def items(batch: Sequence[Parcel]) -> list[Item]:
     """Return what the sink gets."""
-    return [Item(each.message, each.key, each.attempt) for each in batch]
+    return [_make_item(Item, (each.message, each.key, each.attempt)) for each in batch]

@@ -83,11 +83,13 @@ class Sender:
         """Take entries from the outbox."""
         now = self._clock.monotonic()
         arrival = self._arrivals
+        key_of, lane_of = self._key, self._lane_of
+        only = self.lanes[0] if len(self.lanes) == 1 else None
         halted: list[int] = []
         for entry in entries:
             arrival += 1
-            key = self._key(entry.message)
-            lane = self._lane_of(key)
+            key = key_of(entry.message)
+            lane = only or lane_of(key)
             lane.add(Parcel(entry, key, arrival, now))
             if lane.halted:
                 halted.append(entry.number)

@@ -207,8 +207,11 @@ class PluginOutbox(Outbox):
         for session, its in self._by_session(numbers):
             session.hold(its)
 
-    def _by_session(self, numbers: Sequence[int]) -> list[tuple[OutboxSession, list[int]]]:
+    def _by_session(self, numbers: Sequence[int]) -> list[tuple[OutboxSession, Sequence[int]]]:
         """Divide numbers among the sessions that have given them."""
+        if not self._left:
+            return [] if self._own is None else [(self._own, numbers)]
+        divided: list[tuple[OutboxSession, Sequence[int]]]
         divided = [] if self._own is None else [(self._own, [each for each in numbers if each < 1 << SHIFT])]
         for left, session in self._left.items():
             divided.append((session, [each & MASK for each in numbers if each >> SHIFT == left]))
