@@ -381,7 +381,8 @@ class Link:
             self._answered(kind, body)
             return
         if self._answer_bytes > self._limits.answer_bytes:
-            raise MalformedFrame(f"the peer acknowledges no answer, and {self._answer_bytes} bytes of them are kept")
+            kept, limit = self._answer_bytes, self._limits.answer_bytes
+            raise MalformedFrame(f"the peer acknowledges no answers: {kept} bytes of them are kept, above {limit}")
         size = len(body) + HEADER_BYTES
         self._owed[sequence] = size
         self._owed_bytes += size

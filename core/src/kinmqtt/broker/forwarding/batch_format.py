@@ -32,6 +32,9 @@ _RUN_BYTES: Final = 25
 MOST_PUBLISHERS: Final = 4096
 """How many publishers are remembered for later batches; when there are more, all are forgotten."""
 
+LONGEST_PUBLISHER_BYTES: Final = 256
+"""A publisher whose names are longer than this is not remembered."""
+
 V5_PACKETS: Final = 1
 """The packets are those of MQTT 5."""
 AGAIN: Final = 2
@@ -168,9 +171,10 @@ def read_batch(batch: bytes, publishers: dict[bytes, Publisher] | None = None) -
         publisher = publishers.get(named)
         if publisher is None:
             publisher = _publisher(named, flags & NAMED_USER != 0)
-            if len(publishers) >= MOST_PUBLISHERS:
-                publishers.clear()
-            publishers[named] = publisher
+            if len(named) <= LONGEST_PUBLISHER_BYTES:
+                if len(publishers) >= MOST_PUBLISHERS:
+                    publishers.clear()
+                publishers[named] = publisher
         groups: list[GroupKey] = []
         if flags & GROUPS:
             for _ in range(reader.number(2)):
