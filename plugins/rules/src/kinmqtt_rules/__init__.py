@@ -1,0 +1,1 @@
+"""Rules in SQL over messages and client events."""
