@@ -14,7 +14,7 @@ from kinmqtt_rules.fields import EVENT_TOPICS, EVENTS, event_topic, fields_of
 from kinmqtt_rules.nodes import read, written_path
 from kinmqtt_rules.scope import Scope
 from kinmqtt_rules.statement import Item, Statement, cut
-from kinmqtt_rules.tree import Node
+from kinmqtt_rules.tree import Name, Node
 from kinmqtt_spi.settings import did_you_mean
 
 ITEM: Final = "item"
@@ -45,6 +45,22 @@ class CheckedRule:
     foreach: Node | None
     element: str
     incase: Node | None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of a row's values; ``None`` if they depend on the element of FOREACH."""
+        if not self.outputs:
+            return None
+        names = [output.path[:1] if output.node is not None else self.fields for output in self.outputs]
+        return tuple(dict.fromkeys(name for several in names for name in several))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of a row's values that are the message's topic."""
+        plain = tuple(
+            output.path[0] for output in self.outputs if output.node == Name("topic") and len(output.path) == 1
+        )
+        return (*plain, "topic") if any(output.node is None for output in self.outputs) else plain
 
 
 def check(sql: str) -> CheckedRule:
