@@ -68,6 +68,7 @@ COMPILED = (
     "kinmqtt/broker/routing/incremental_fanout.py",
     "kinmqtt/broker/routing/routed.py",
     "kinmqtt/broker/routing/router.py",
+    "kinmqtt/broker/routing/taps.py",
     "kinmqtt/broker/routing/target.py",
     "kinmqtt/broker/runtime.py",
     "kinmqtt/broker/services.py",

@@ -15,27 +15,29 @@ KILLS = 8
 WINDOW = 50
 
 
-def run_with_a_shipper(folder: Path, seed: int, mutation: str = "none", durability: str = "commit") -> Run:
+def run_with_a_shipper(folder: Path, seed: int, mutation: str = "none", by_tap: bool = False) -> Run:
     """Return a run whose broker ships everything to a file."""
     run = Run(
         folder / "data",
         seed,
-        durability,
+        "commit",
         mutation,
         PYTHONPATH=installed(folder / "site"),
         KINMQTT__PLUGINS__FILE_SHIPPER__FILE=str(folder / "shipped"),
         KINMQTT__PLUGINS__FILE_SHIPPER__FILTER="crash/#",
+        KINMQTT__PLUGINS__FILE_SHIPPER__BY_TAP=str(by_tap).lower(),
         KINMQTT__PLUGINS__FILE_SHIPPER__OUTBOX__WINDOW=str(WINDOW),
     )
     run.rests_when = lambda: run.notes.have_come_to(shipped(folder / "shipped"))
     return run
 
 
-def test_nothing_acknowledged_is_lost_on_its_way_out(tmp_path: Path) -> None:
-    """It leaves at least once, in the order of its publisher; a kill repeats a window of messages at most."""
-    run = run_with_a_shipper(tmp_path, seed=3)
+@pytest.mark.parametrize(("by_tap", "kills"), [(False, KILLS), (True, KILLS // 2)], ids=["by filter", "by tap"])
+def test_nothing_acknowledged_is_lost_on_its_way_out(tmp_path: Path, by_tap: bool, kills: int) -> None:
+    """B1, B3: it leaves at least once, in the order of its publisher; a kill repeats a window of messages at most."""
+    run = run_with_a_shipper(tmp_path, seed=3, by_tap=by_tap)
 
-    asyncio.run(run.kill(KILLS))
+    asyncio.run(run.kill(kills))
 
     out = shipped(tmp_path / "shipped")
     assert "Traceback" not in said(tmp_path / "data")

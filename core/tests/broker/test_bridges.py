@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from attrs import evolve
 from twisted.internet.defer import Deferred
 
+from core_harness.sinks import HangingSink
 from kinmqtt.hooks.awaitables import run
 from kinmqtt.mqtt.packets import V5, Puback
 from kinmqtt.testing import BrokerHarness
@@ -16,6 +18,7 @@ from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.memory.bridge import ListSink
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.bridge import Item, Poison, Publish, SendSettings, SinkPlan, Source
+from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.services.plugin import Context, HealthState
 from kinmqtt_spi.values import Message
 
@@ -108,6 +111,39 @@ def test_a_poison_message_is_parked_and_the_others_go_on() -> None:
     parked = next(each for each in broker.broker.sessions.outboxes.all if each.client_id.endswith("/out.parked"))
     assert payloads(sink) == [b"1", b"3"]
     assert parked.queue.count == 1
+
+
+def test_a_halted_lane_leaves_the_window_to_the_others() -> None:
+    """B6: however many messages it has; after a reload they are sent in their order."""
+    sink = ListSink()
+    plan = plan_of(sink, parallel=8, poison="stop")
+    bridges = Bridges(out=evolve(plan, outbox=OutboxSettings(window=4), key=lambda message: message.payload[:1]))
+    broker = BrokerHarness(plugins={"bridges": bridges})
+    sink.answer = lambda item: Poison("too bad") if item.message.payload == b"a0" else None
+    published(broker, *(b"a%d" % number for number in range(20)))
+    broker.advance(1)
+    published(broker, *(b"h%d" % number for number in range(10)))
+    broker.advance(1)
+    assert payloads(sink) == [b"h%d" % number for number in range(10)]
+    sink.answer = lambda item: None
+    broker.result(broker.broker.reload(lambda plugin, settings: None if settings is None else settings()))
+    broker.advance(5)
+
+    assert payloads(sink)[10:] == [b"a%d" % number for number in range(20)]
+    assert broker.assembly.metrics.sum("outbox.inflight") == 0
+
+
+def test_a_sink_that_hangs_holds_up_nobody_else() -> None:
+    """B10: neither clients nor another sink for the same messages."""
+    slow, quick = HangingSink(), ListSink()
+    broker = BrokerHarness(plugins={"bridges": Bridges(slow=plan_of(slow), quick=plan_of(quick))})
+    subscriber = broker.connect("s", V5).subscribe("a/#", qos=1)
+    sent = [b"%d" % number for number in range(10)]
+
+    assert published(broker, *sent) == [ReasonCode.SUCCESS] * 10
+    assert [payload for _, payload, _ in subscriber.messages] == sent
+    assert payloads(quick) == sent
+    assert payloads(slow) == []
 
 
 def test_what_a_source_brings_is_acknowledged_when_it_is_committed() -> None:

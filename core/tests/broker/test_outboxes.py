@@ -13,8 +13,11 @@ from kinmqtt.mqtt.packets import V5, V311, ConnectWill, DisconnectPacket, Puback
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotCommitted, PublishRefused
+from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.event import Event, EventKind
 from kinmqtt_spi.services.outbox import Accepted, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.values import Message
@@ -48,13 +51,44 @@ class Shipper:
         self.outbox.acknowledge([entry.number for entry in taken])
 
 
+class Watcher(MemoryEventLog):
+    """A plugin that notes what it is told of messages, and the events of drops."""
+
+    def __init__(self) -> None:
+        super().__init__(TurnableClock().later)
+        self.drops: list[Event] = []
+        self.dropped_messages: list[tuple[str, bytes, str]] = []
+        self.told: list[tuple[str, str]] = []
+
+    @hookimpl
+    def event_log(self) -> Watcher:
+        return self
+
+    def append(self, events: Sequence[Event]) -> Any:
+        self.drops += [event for event in events if event.kind is EventKind.QUEUE_DROP]
+        return super().append(events)
+
+    @hookimpl
+    def dropped(self, client_id: str, message: Message, why: str) -> None:
+        self.dropped_messages.append((client_id, message.payload, why))
+
+    @hookimpl
+    def message_queued(self, client_id: str, message: Message) -> None:
+        self.told.append(("queued", client_id))
+
+    @hookimpl
+    def message_expired(self, client_id: str, message: Message) -> None:
+        self.told.append(("expired", client_id))
+
+
 class House:
     """A broker with a shipper, which can be started again over the same stores."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, watcher: Watcher | None = None, **settings: Any) -> None:
         self.clock = TurnableClock()
         self.shipper = Shipper(**settings)
-        self.broker = BrokerHarness(plugins={"shipper": self.shipper}, clock=self.clock)
+        plugins = {"shipper": self.shipper} | ({} if watcher is None else {"watcher": watcher})
+        self.broker = BrokerHarness(plugins=plugins, clock=self.clock)
 
     def publish(self, payload: bytes, qos: int = 1, version: int = V5, client_id: str = "p") -> Any:
         """Publish with a client of its own, and return it."""
@@ -128,7 +162,7 @@ def test_messages_wait_for_a_consumer() -> None:
     ("how", "expected"), [(AtMostOnce.PASS, [b"1"]), (AtMostOnce.STORE, [b"1"]), (AtMostOnce.IGNORE, [])]
 )
 def test_messages_of_qos_0_are_taken_as_the_settings_say(how: AtMostOnce, expected: list[bytes]) -> None:
-    """PASS stores nothing."""
+    """B13: PASS stores nothing; STORE is as QoS 1."""
     house = House(qos_0=how)
     house.publish(b"1", qos=0)
 
@@ -139,9 +173,9 @@ def test_messages_of_qos_0_are_taken_as_the_settings_say(how: AtMostOnce, expect
     assert house.shipper.outbox.figures().inflight == 0
 
 
-def full(when_full: WhenFull, **settings: Any) -> House:
+def full(when_full: WhenFull, watcher: Watcher | None = None) -> House:
     """Return a house whose outbox of two messages is full, with one handed out."""
-    house = House(max_messages=2, window=1, when_full=when_full, **settings)
+    house = House(watcher, max_messages=2, window=1, when_full=when_full)
     for number in range(3):
         house.publish(b"%d" % number)
     assert house.shipper.outbox.figures().queued == 2
@@ -150,7 +184,7 @@ def full(when_full: WhenFull, **settings: Any) -> House:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_full_outbox_refuses_and_a_client_of_mqtt_5_is_told(qos: int) -> None:
-    """0x97, and nothing is lost that was acknowledged."""
+    """B5: 0x97, and nothing is lost that was acknowledged."""
     client = full(WhenFull.REFUSE).publish(b"x", qos=qos)
 
     assert [packet.reason for packet in client.of(Puback if qos == 1 else Pubrec)] == [ReasonCode.QUOTA_EXCEEDED]
@@ -159,7 +193,7 @@ def test_a_full_outbox_refuses_and_a_client_of_mqtt_5_is_told(qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_full_outbox_refuses_and_a_client_of_mqtt_3_is_disconnected(qos: int) -> None:
-    """It would take an acknowledgement for a promise; its identifier counts as new when it comes again."""
+    """B5: it would take an acknowledgement for a promise; its identifier counts as new when it comes again."""
     house = full(WhenFull.REFUSE)
     client = house.publish(b"x", qos=qos, version=V311)
 
@@ -172,12 +206,20 @@ def test_a_full_outbox_refuses_and_a_client_of_mqtt_3_is_disconnected(qos: int) 
 
 
 def test_a_full_outbox_drops_the_newest_or_the_oldest() -> None:
-    """Both are counted, and the publisher is acknowledged."""
-    for when_full, expected in ((WhenFull.DROP_NEWEST, [b"1", b"2"]), (WhenFull.DROP_OLDEST, [b"2", b"x"])):
-        house = full(when_full)
+    """B5: both are counted, plugins are told, an event is recorded, and the publisher is acknowledged."""
+    for when_full, expected, lost in (
+        (WhenFull.DROP_NEWEST, [b"1", b"2"], b"x"),
+        (WhenFull.DROP_OLDEST, [b"2", b"x"], b"1"),
+    ):
+        watcher = Watcher()
+        house = full(when_full, watcher)
         client = house.publish(b"x")
         assert len(client.of(Puback)) == 1
         assert house.broker.assembly.metrics.sum("outbox.dropped") == 1
+        assert watcher.dropped_messages == [("$outbox/test/shipper/out", lost, "queue_full")]
+        assert [(event.client_id, event.data["messages"]) for event in watcher.drops] == [
+            ("$outbox/test/shipper/out", 1)
+        ]
         house.shipper.acknowledge()
         house.broker.settle()
         got = house.shipper.payloads
@@ -187,7 +229,7 @@ def test_a_full_outbox_drops_the_newest_or_the_oldest() -> None:
 
 
 def test_a_full_outbox_pauses_publishers_until_there_is_room() -> None:
-    """The message is queued; its acknowledgement waits, and nothing more is read from the client."""
+    """B5: the message is queued; its acknowledgement waits, and nothing more is read from the client."""
     house = House(max_messages=10, window=1, when_full=WhenFull.PAUSE)
     for number in range(11):
         house.publish(b"%d" % number)
@@ -366,7 +408,7 @@ def test_of_messages_from_elsewhere_with_an_invalid_one_none_is_published() -> N
 
 
 def test_what_a_store_does_not_commit_never_leaves_the_broker() -> None:
-    """The publisher is disconnected, and sends it again."""
+    """B15: the publisher is disconnected, and sends it again."""
     queues = Failing()
     shipper = Shipper()
     broker = BrokerHarness(plugins={"queues": queues, "shipper": shipper})
@@ -447,3 +489,48 @@ def test_passed_messages_are_bounded_in_bytes() -> None:
     house.shipper.acknowledge()
     house.publish(b"x", qos=0)
     assert house.shipper.payloads == [b"x"]
+
+
+def test_notices_about_the_queues_of_clients_are_not_about_outboxes() -> None:
+    """Neither while a message waits, nor when it expires there, at its turn or in the store; a drop is told."""
+    watcher = Watcher()
+    house = House(watcher, window=1)
+    publisher = house.broker.connect("p", V5)
+    publisher.publish("a/b", b"first", qos=1)
+    for payload in (b"1", b"2"):
+        publisher.publish("a/b", payload, qos=1, properties=Properties(message_expiry_interval=5))
+    house.broker.settle()
+    house.broker.advance(10)
+    house.shipper.acknowledge()
+    house.broker.settle()
+
+    assert watcher.told == []
+    assert sorted(watcher.dropped_messages) == [
+        ("$outbox/test/shipper/out", payload, "expired") for payload in (b"1", b"2")
+    ]
+
+
+def test_what_is_held_keeps_no_others_waiting() -> None:
+    """Also what is passed without being stored, and after its removal failed."""
+    queues = Failing()
+    shipper = Shipper(window=2)
+    broker = BrokerHarness(plugins={"queues": queues, "shipper": shipper})
+    publisher = broker.connect("p", V5)
+    publisher.publish("a/b", b"0", qos=0).publish("a/b", b"1", qos=1).publish("a/b", b"2", qos=1)
+    broker.settle()
+    assert shipper.payloads == [b"0", b"1"]
+    shipper.outbox.hold([entry.number for entry in shipper.entries])
+    broker.settle()
+    assert shipper.payloads == [b"0", b"1", b"2"]
+    queues.refuses = everything
+    shipper.outbox.acknowledge([shipper.entries[1].number])
+    broker.settle()
+    queues.refuses = nothing
+    broker.advance(5)
+    shipper.acknowledge()
+    broker.settle()
+    for number in range(3, 7):
+        publisher.publish("a/b", b"%d" % number, qos=1)
+    broker.settle()
+
+    assert shipper.payloads == [b"3", b"4"]

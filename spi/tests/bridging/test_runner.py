@@ -68,7 +68,7 @@ def test_a_lane_has_one_batch_at_a_time_and_lanes_are_parallel() -> None:
 
 
 def test_a_failed_batch_comes_again_whole_before_later_ones() -> None:
-    """It comes after a pause, after the sink was closed and opened, with a higher attempt."""
+    """B2: it comes after a pause, after the sink was closed and opened, with a higher attempt."""
     bench = started(linger_s=0)
     bench.list.errors.append(ServiceUnavailable("away"))
 
@@ -109,7 +109,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 def test_the_breaker_tries_one_batch_at_a_time() -> None:
-    """After ``break_after`` failures in a row one lane is tried, and each time another one; a success ends it."""
+    """B4: after ``break_after`` failures in a row one lane is tried, and each time another one; a success ends it."""
     bench = started(parallel=4, linger_s=0, break_after=2, first_pause_s=1, longest_pause_s=1)
     bench.put(*"abcdefgh")
     bench.list.errors.extend(ServiceUnavailable("away") for _ in range(50))
@@ -128,7 +128,7 @@ def test_the_breaker_tries_one_batch_at_a_time() -> None:
 
 
 def test_a_batch_that_hangs_is_given_up_and_sent_again() -> None:
-    """Its late answer is ignored."""
+    """B4: its late answer is ignored."""
     bench = started(linger_s=0, time_limit_s=5)
     bench.list.hangs = True
     bench.put("a")
@@ -176,7 +176,7 @@ def test_what_follows_a_retry_comes_again_in_order() -> None:
 
 
 def test_a_refused_sink_is_tried_every_minute_and_at_a_reload() -> None:
-    """``SinkRefused`` of ``open``: the state is REFUSED, and messages stay in the outbox."""
+    """B7: ``SinkRefused`` of ``open``: the state is REFUSED, and messages stay in the outbox."""
     bench = Bench(linger_s=0)
     bench.list.open_errors.extend(SinkRefused("wrong password") for _ in range(3))
     bench.runner.start()
@@ -246,6 +246,19 @@ def test_poison_may_halt_its_lane_until_a_reload() -> None:
 
     assert payloads(bench.list.taken)[-2:] == [b"2", b"3"]
     assert bench.states[-1] is SinkState.OPEN
+
+
+def test_a_halted_lane_has_no_place_in_the_window() -> None:
+    """B6: neither what came before its poison was found, nor what comes later."""
+    bench = started(linger_s=0, batch=1, poison="stop", parallel=8, window=2)
+    bench.list.answer = lambda item: Poison("no") if item.message.payload == b"1" else None
+
+    bench.put(*"aaaaaa", *"bbbbbb")
+    for _ in range(20):
+        bench.turn()
+
+    assert payloads(bench.list.taken) == [b"%d" % number for number in range(7, 13)]
+    assert len(bench.outbox.stored) == 6
 
 
 def test_a_message_may_use_up_its_attempts() -> None:

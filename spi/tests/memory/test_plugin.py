@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.memory.plugin import BareContext, RecordingLog, TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Scope
+from kinmqtt_spi.services.outbox import Accepted, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Log, TopicClaim
+from kinmqtt_spi.services.tap import MAX_NESTED
 from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity, deny
 
 
@@ -188,3 +191,49 @@ def test_what_is_published_for_a_client_is_authorized() -> None:
     assert [message.topic for message in context.published] == ["open"]
     assert [message.topic for message in context.denied] == ["secret"]
     assert context.values == {}
+
+
+def test_taps_see_what_is_routed_and_published_at_most_eight_deep() -> None:
+    """A test routes messages; a closed tap sees none, and nothing of $SYS is shown."""
+    context = BareContext()
+    seen: list[str] = []
+
+    def see(message: Message) -> None:
+        seen.append(message.topic)
+        context.publish(Message("loop"))
+
+    tap = context.tap(["a/+", "loop", "#"], see)
+    context.route(Message("$SYS/a"))
+    context.route(Message("a/b"))
+    tap.close()
+    tap.close()
+    context.route(Message("a/b"))
+
+    assert seen == ["a/b", *["loop"] * MAX_NESTED]
+    assert [message.topic for message in context.published] == ["loop"] * MAX_NESTED
+    assert [message.topic for message in context.too_deep] == ["loop"]
+    for filters in ((), ("a/#/b",), ("$share/g/a",)):
+        with pytest.raises(ValueError, match="filter"):
+            context.tap(filters, see)
+
+
+def test_what_takes_longer_is_refused_within_a_tap() -> None:
+    """As a broker refuses it."""
+    context = BareContext()
+    context.tap(["now"], lambda message: context.publish(message, in_place_of="key"))
+    context.tap(["later"], lambda message: context.publish_acknowledged([message]))
+
+    for topic in ("now", "later"):
+        with pytest.raises(RuntimeError, match="at once"):
+            context.route(Message(topic))
+
+
+def test_messages_are_put_into_the_sinks_that_a_test_adds() -> None:
+    """The error names them."""
+    context = BareContext()
+    context.sinks["kafka:readings"] = MemoryOutbox("readings", OutboxSettings(), context.clock)
+
+    assert context.put("kafka:readings", Message("t", qos=1)) is Accepted.ACCEPTED
+    assert context.sinks["kafka:readings"].figures().queued == 1
+    with pytest.raises(ValueError, match="there are: kafka:readings"):
+        context.put("kafka:reading", Message("t", qos=1))

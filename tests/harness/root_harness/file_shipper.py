@@ -25,6 +25,7 @@ class FileShipperSettings:
 
     file: Path = setting(help="where messages are appended, a line for each")
     filter: str = setting("#", help="which ones")
+    by_tap: bool = setting(False, help="whether a tap puts them into the outbox, and not the filter")
     delay_s: float = setting(0.01, help="how long it takes until they are acknowledged", unit="s")
     outbox: OutboxSettings = setting(factory=OutboxSettings, help="its outbox")
 
@@ -48,7 +49,9 @@ class FileShipper:
         settings: FileShipperSettings = context.settings
         self._context = context
         self._file = settings.file.open("a", encoding="utf-8")
-        self._outbox = context.outbox("file", settings.outbox, [settings.filter])
+        self._outbox = context.outbox("file", settings.outbox, [] if settings.by_tap else [settings.filter])
+        if settings.by_tap:
+            context.tap([settings.filter], self._outbox.put)
         self._outbox.consume(self._ship)
 
     def _ship(self, entries: Sequence[OutboxEntry]) -> None:

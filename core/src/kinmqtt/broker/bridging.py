@@ -149,6 +149,15 @@ class Bridging:
             topics.append(SysTopic(f"{space}/queued", partial(queued_text, sink)))
         return topics
 
+    def outbox_of(self, sink: str) -> Outbox:
+        """Return the outbox of a sink, named `plugin:name`; raises ``ValueError`` for one that does not exist."""
+        plugin, _, name = sink.partition(":")
+        found = self._sinks.get((plugin, name))
+        if found is None or found.is_gone:
+            names = [":".join(key) for key, each in self._sinks.items() if not each.is_gone]
+            raise ValueError(f"there is no sink {sink!r}; there are: {', '.join(names) or 'none'}")
+        return found.runner.outbox
+
     # Assembly and reload
 
     def _collected(self, call: Call, kind: str) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.outboxes.table import Outboxes
+from kinmqtt.broker.outboxes.tap import PluginTap
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.retained_sync.sync import RetainedSync
@@ -50,8 +51,9 @@ from kinmqtt.hooks.messages import check_message
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
-from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
+from kinmqtt_spi.services.outbox import Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import DeliveryResult, Health
+from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message
 
 log = Logger("kinmqtt.broker")
@@ -241,6 +243,7 @@ class Broker:
         ``pending`` returns whether it is still to be done: a store that failed late may have committed it. With a
         ``client``, the publisher, authorizers are asked whether that client may publish the message now.
         """
+        self.router.taps.refuse_within("publish with in_place_of or on_behalf_of")
         check_message(message)
         run(self._publish_restored(message, along, pending, client)).addErrback(
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
@@ -285,11 +288,20 @@ class Broker:
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Deferred[None]:
         """Publish as a client that waits for PUBACK."""
+        self.router.taps.refuse_within("publish_acknowledged")
         return run(self._publish_acknowledged(messages))
 
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Returns a new outbox of a plugin."""
         return self.outboxes.declare(plugin, name, settings, filters)
+
+    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
+        """Open a tap of a plugin."""
+        return PluginTap(self.runtime, self.router, plugin, filters, handler)
+
+    def put(self, sink: str, message: Message) -> Accepted:
+        """Put a message into the outbox of a sink, named `plugin:name`."""
+        return self.bridging.outbox_of(sink).put(message)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client may do something."""

@@ -18,6 +18,7 @@ DROP_REASONS: Final = (
     "overload",
     "queue_full",
     "retained_full",
+    "nested_too_deep",
     "store_failed",
 )
 """The reasons for a message not to reach a client, as in the ``dropped`` hook and its metric."""

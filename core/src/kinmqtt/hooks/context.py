@@ -13,8 +13,9 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
+from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -67,6 +68,12 @@ class BrokerApi(Protocol):
 
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Return a new outbox of a plugin."""
+
+    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
+        """Open a tap of a plugin."""
+
+    def put(self, sink: str, message: Message) -> Accepted:
+        """Put a message into the outbox of a sink."""
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client is allowed to do something."""
@@ -216,6 +223,14 @@ class PluginContext(Context):
     def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
         """See :meth:`kinmqtt_spi.services.plugin.Context.outbox`."""
         return self._assembled.outbox(self.name, name, settings, filters)
+
+    def tap(self, filters: Sequence[str], call: TapHandler) -> Tap:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.tap`."""
+        return self._assembled.tap(self.name, filters, call)
+
+    def put(self, sink: str, message: Message) -> Accepted:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.put`."""
+        return self._assembled.put(sink, message)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""

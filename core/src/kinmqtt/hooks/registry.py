@@ -10,10 +10,11 @@ from typing import Any
 
 from attrs import evolve
 
-from kinmqtt.hooks.calls import CallFactory
+from kinmqtt.hooks.calls import Call, CallFactory
 from kinmqtt.hooks.dispatch import Collect, Decide, Intercept, Poll, failure_outcome
-from kinmqtt.hooks.manager import PluginManager
+from kinmqtt.hooks.manager import Implementation, PluginManager
 from kinmqtt.hooks.notify import Mailbox, NoticeLimit, Notify
+from kinmqtt_spi.markers import HookTraits, Kind
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep, Redirect
@@ -25,10 +26,13 @@ from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnap
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
+from kinmqtt_spi.services.tap import TapHandler
 from kinmqtt_spi.values import ALLOW, Address, Client, Message, NodeIdentity, Subscription, deny
 
 NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator accepted the client")
 UNKNOWN_METHOD = deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no plugin knows the authentication method")
+
+_TAP = HookTraits(Kind.NOTIFY, synchronous=True)
 
 
 class Hooks:
@@ -50,6 +54,10 @@ class Hooks:
 
     def _calls(self, hook: str) -> Any:
         return self._factory.bind(hook, self._manager.traits(hook), self._manager.implementations(hook))
+
+    def bind_tap(self, plugin: str, handler: TapHandler) -> Call:
+        """Return the calls of a plugin's tap, counted as those of a hook ``tap``."""
+        return self._factory.bind("tap", _TAP, [Implementation(plugin, handler)])[0]
 
     def _intercept(self, hook: str, reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> Any:
         traits = self._manager.traits(hook)

@@ -11,10 +11,12 @@ from twisted.internet.defer import succeed
 from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt.settings import BrokerSettings
+from kinmqtt.testing.harness import HarnessClient
 from kinmqtt_spi import Drop, Message, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.event_feed import LocalFeed
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 
 
@@ -232,6 +234,26 @@ def test_an_end_says_when_the_session_expires(expiry_s: int | None, after_s: int
     assert ends["clean"].kind is EventKind.DISCONNECT
     assert ends["lost"].kind is EventKind.CONNECTION_LOST
     assert {event.data["expires_at"] for event in ends.values()} == {house.clock.now() + after_s}
+
+
+class TickingClock(TurnableClock):
+    """A clock that never shows the same time twice."""
+
+    def now(self) -> float:
+        self.step(0.001)
+        return super().now()
+
+
+@pytest.mark.parametrize("ends", [HarnessClient.drop, HarnessClient.disconnect])
+def test_an_end_says_exactly_when_the_session_expires(ends: Any) -> None:
+    """The moment is the one in the session store."""
+    log = WatchedLog()
+    house = House(plugins={"log": Provider(log)}, clock=TickingClock())
+
+    ends(house.connect("c", V5, expiry_s=60))
+
+    page: Any = house.assembly.stores.session.iterate()
+    assert log.appended[-1].data["expires_at"] == page.sessions[0][1].expires_at
 
 
 def test_a_session_that_never_expires_says_so() -> None:

@@ -24,7 +24,7 @@ def logged() -> Iterator[list[str]]:
 
     @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
-        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribe"):
+        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribe", "kinmqtt.taps"):
             found.append(str(event["log_format"]).format(**event))
 
     globalLogPublisher.addObserver(observe)

@@ -74,6 +74,7 @@ _DROPS: Final = {
     "overload": "the broker was short of memory (overload)",
     "queue_full": "the client's queue was full",
     "retained_full": "there was no room for another retained message (retained full)",
+    "nested_too_deep": "plugins have published it because of one another, without end (nested too deep)",
     "store_failed": "a store failed",
 }
 _BY_EVENT: Final = {"disconnected": _ENDS, "limited": _LIMITS, "dropped": _DROPS}

@@ -83,11 +83,17 @@ class Sender:
         """Take entries from the outbox."""
         now = self._clock.monotonic()
         arrival = self._arrivals
+        halted: list[int] = []
         for entry in entries:
             arrival += 1
             key = self._key(entry.message)
-            self._lane_of(key).add(Parcel(entry, key, arrival, now))
+            lane = self._lane_of(key)
+            lane.add(Parcel(entry, key, arrival, now))
+            if lane.halted:
+                halted.append(entry.number)
         self._arrivals = arrival
+        if halted:
+            self._outbox.hold(halted)
         self.pump()
 
     def _lane_of(self, key: bytes) -> Lane:
@@ -209,7 +215,7 @@ class Sender:
             self._disposal.dispose(lane, batch[0], f"{text_of(error)} (after {batch[0].attempt} attempts)")
             batch = batch if lane.halted else ()
         if batch:
-            lane.send_again(batch)
+            self._put_back(lane, batch)
         self._ended(error)
 
     def _follow(self, lane: Lane, batch: Sequence[Parcel], answers: Sequence[Answer]) -> None:
@@ -236,9 +242,15 @@ class Sender:
         if done:
             self._succeeded(lane)
         if done < len(batch):
-            lane.send_again(batch[done:])
+            self._put_back(lane, batch[done:])
         if retry is not None:
             self._pause(lane, retry)
+
+    def _put_back(self, lane: Lane, batch: Sequence[Parcel]) -> None:
+        """Let a batch be sent again; what a halted lane has takes no place that the other lanes need."""
+        lane.send_again(batch)
+        if lane.halted:
+            self._outbox.hold([each.number for each in (*lane.again, *lane.waiting)])
 
     def _took(self, numbers: Sequence[int]) -> None:
         self._counters.sent.value += len(numbers)

@@ -110,7 +110,8 @@ def acknowledged(client: Client, message: Message, reason: ReasonCode) -> None:
 def dropped(client_id: str, message: Message, why: str) -> None:
     """A message was not delivered, or only in part, to a client it was meant for.
 
-    Called: for each drop, in a later reactor turn; ``why`` is one of the words of docs/message.md.
+    Called: for each drop, in a later reactor turn; ``why`` is one of the words of docs/message.md. The client id of a
+        plugin's outbox is ``$outbox/<node>/<plugin>/<name>``.
     Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.

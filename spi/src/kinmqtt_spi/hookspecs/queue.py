@@ -39,7 +39,7 @@ def queue_full(question: QueueFull) -> OverflowPolicy | None:
 def message_queued(client_id: str, message: Message) -> None:
     """A message waits in a client's queue, because the client is offline or its window is full.
 
-    Called: after the entry is committed, in a later reactor turn.
+    Called: after the entry is committed, in a later reactor turn; not for the outboxes of plugins.
     Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
@@ -50,7 +50,7 @@ def message_queued(client_id: str, message: Message) -> None:
 def message_expired(client_id: str, message: Message) -> None:
     """A message's expiry interval has passed while it waited for a client.
 
-    Called: when the entry is removed, in a later reactor turn.
+    Called: when the entry is removed, in a later reactor turn; not for the outboxes of plugins.
     Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.

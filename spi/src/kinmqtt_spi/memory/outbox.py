@@ -9,6 +9,7 @@ from typing import Final
 from attrs import define
 
 from kinmqtt_spi.services.outbox import (
+    MAX_WINDOW,
     Accepted,
     AtMostOnce,
     EntryHandler,
@@ -67,6 +68,7 @@ class MemoryOutbox(Outbox):
         self._passing: set[int] = set()
         """Messages that are not stored."""
         self._inflight: dict[int, Message] = {}
+        self._held: set[int] = set()
         self._removed: list[int] = []
         self._after: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._handler: EntryHandler | None = None
@@ -74,7 +76,7 @@ class MemoryOutbox(Outbox):
 
     def subscribe(self, filters: Sequence[str]) -> None:
         for filter in filters:
-            _check_filter(filter)
+            check_filter(filter)
         self.filters = tuple(filters)
 
     def publish(self, message: Message) -> Accepted | None:
@@ -88,18 +90,16 @@ class MemoryOutbox(Outbox):
             return self._dropped()
         if message.qos == 0 and self.settings.qos_0 is not AtMostOnce.STORE:
             return self._pass(message)
-        size_bytes = message.size_bytes
-        if self._exceeds(1.0, size_bytes):
-            when_full = self.settings.when_full
-            if when_full is WhenFull.REFUSE or (
-                when_full is WhenFull.PAUSE and self._exceeds(PAUSE_SHARE, size_bytes)
-            ):
+        when_full = self.settings.when_full
+        fullness = self.figures().fullness
+        if fullness >= 1:
+            if when_full is WhenFull.REFUSE or (when_full is WhenFull.PAUSE and fullness >= PAUSE_SHARE):
                 return Accepted.REFUSED
-            if when_full is WhenFull.DROP_NEWEST or (
-                when_full is WhenFull.DROP_OLDEST and not self._make_room(size_bytes)
-            ):
+            if when_full is WhenFull.DROP_NEWEST:
                 return self._dropped()
         self._append(message)
+        if when_full is WhenFull.DROP_OLDEST:
+            self._make_room()
         return Accepted.ACCEPTED
 
     def consume(self, handler: EntryHandler) -> None:
@@ -109,10 +109,19 @@ class MemoryOutbox(Outbox):
         self._schedule()
 
     def acknowledge(self, numbers: Sequence[int]) -> None:
+        self._held.difference_update(numbers)
         for number in numbers:
             if self._inflight.pop(number, None) is not None:
                 self._removed.append(number)
         self._schedule()
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        self._held.update(each for each in numbers if each in self._inflight)
+        self._schedule()
+
+    @property
+    def _window(self) -> int:
+        return min(self.settings.window + len(self._held), MAX_WINDOW)
 
     def figures(self) -> OutboxFigures:
         queued = len(self._waiting) + len(self._new)
@@ -132,6 +141,7 @@ class MemoryOutbox(Outbox):
         self._new.clear()
         self._passing.clear()
         self._inflight.clear()
+        self._held.clear()
         self.filters = ()
         return None
 
@@ -148,25 +158,20 @@ class MemoryOutbox(Outbox):
 
     def _pass(self, message: Message) -> Accepted:
         used = len(self._inflight) + len(self._waiting) + len(self._new)
-        if self.settings.qos_0 is AtMostOnce.IGNORE or self._handler is None or used >= self.settings.window:
+        if self.settings.qos_0 is AtMostOnce.IGNORE or self._handler is None or used >= self._window:
             return self._dropped()
         self._passing.add(self._next)
         self._append(message)
         return Accepted.ACCEPTED
 
-    def _exceeds(self, share: float, size_bytes: int) -> bool:
-        queued = len(self._waiting) + len(self._new) + 1
-        return (
-            queued > self.settings.max_messages * share
-            or self._waiting_bytes + size_bytes > self.settings.max_bytes * share
-        )
-
-    def _make_room(self, size_bytes: int) -> bool:
-        while self._exceeds(1.0, size_bytes) and (self._waiting or self._new):
+    def _make_room(self) -> None:
+        """Drop the oldest messages while the bounds are exceeded; the newest stays, whatever its size."""
+        while (queued := len(self._waiting) + len(self._new)) > 1 and (
+            queued > self.settings.max_messages or self._waiting_bytes > self.settings.max_bytes
+        ):
             number, message = self._waiting.popleft() if self._waiting else self._new.pop(0)
             self._forget(number, message)
             self._dropped()
-        return not self._exceeds(1.0, size_bytes)
 
     def _forget(self, number: int, message: Message) -> None:
         self._waiting_bytes -= message.size_bytes
@@ -209,7 +214,7 @@ class MemoryOutbox(Outbox):
             return
         now = self._clock.now()
         entries: list[OutboxEntry] = []
-        while self._waiting and len(self._inflight) < self.settings.window:
+        while self._waiting and len(self._inflight) < self._window:
             number, message = self._waiting.popleft()
             if message.has_expired(now):
                 self._forget(number, message)
@@ -226,7 +231,7 @@ class MemoryOutbox(Outbox):
             self._handler(entries)
 
 
-def _check_filter(filter: str) -> None:
+def check_filter(filter: str) -> None:
     levels = filter.split("/")
     if (
         not filter

@@ -12,11 +12,13 @@ from attrs import evolve, frozen
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.event_feed import LocalFeed
 from kinmqtt_spi.memory.outbox import MemoryOutbox
+from kinmqtt_spi.memory.tap import MemoryTap
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
-from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, OutboxSettings
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, OutboxSettings
 from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, Context, DeliveryResult, Timer, TopicClaim
+from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
@@ -197,6 +199,13 @@ class BareContext(Context):
         self.authorization_changes: list[Scope] = []
         self.outboxes: dict[str, MemoryOutbox] = {}
         """The plugin's outboxes, by name; :meth:`MemoryOutbox.publish` puts in what a client publishes."""
+        self.sinks: dict[str, MemoryOutbox] = {}
+        """The outboxes of the sinks that :meth:`put` knows, by `plugin:name`; a test adds them."""
+        self.taps: list[MemoryTap] = []
+        """The plugin's open taps. :meth:`route` calls them."""
+        self.too_deep: list[Message] = []
+        """Messages that were dropped because taps nest too deep."""
+        self._depth = 0
         self.refuses_messages: Exception | None = None
         """Set it to let :meth:`publish_acknowledged` fail."""
         self.told: list[bytes] = []
@@ -217,8 +226,15 @@ class BareContext(Context):
     def publish(
         self, message: Message, *, in_place_of: str | None = None, on_behalf_of: Client | None = None
     ) -> None:
+        if in_place_of is not None or on_behalf_of is not None:
+            self._must_not_be_tapping("publish with in_place_of or on_behalf_of")
         if on_behalf_of is None or self.authorize(_publishing(on_behalf_of, message)).allowed:
-            self.published.append(self._received(message))
+            received = self._received(message)
+            if self._depth > MAX_NESTED:
+                self.too_deep.append(received)
+                return
+            self.published.append(received)
+            self._call_taps(received)
         else:
             self.denied.append(message)
         if in_place_of is not None:
@@ -254,6 +270,8 @@ class BareContext(Context):
         return Completed(lambda: dict(self.values))
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+        self._must_not_be_tapping("publish_acknowledged")
+
         def publish() -> None:
             if self.refuses_messages is not None:
                 raise self.refuses_messages
@@ -270,6 +288,33 @@ class BareContext(Context):
         made.subscribe(filters)
         self.outboxes[name] = made
         return made
+
+    def tap(self, filters: Sequence[str], call: TapHandler) -> MemoryTap:
+        made = MemoryTap(filters, call, self.taps.remove)
+        self.taps.append(made)
+        return made
+
+    def put(self, sink: str, message: Message) -> Accepted:
+        outbox = self.sinks.get(sink)
+        if outbox is None:
+            raise ValueError(f"there is no sink {sink!r}; there are: {', '.join(self.sinks) or 'none'}")
+        return outbox.put(self._received(message))
+
+    def route(self, message: Message) -> None:
+        """Route a message as a client publishes it: the taps that match see it. What they raise is raised here."""
+        self._call_taps(self._received(message))
+
+    def _call_taps(self, message: Message) -> None:
+        self._depth += 1
+        try:
+            for tap in tuple(self.taps):
+                tap.see(message)
+        finally:
+            self._depth -= 1
+
+    def _must_not_be_tapping(self, what: str) -> None:
+        if self._depth:
+            raise RuntimeError(f"a tap must answer at once: it can't {what}")
 
     def authorize(self, request: AuthorizationRequest) -> Decision:
         answers = (authorizer(request) for authorizer in self.authorizers)

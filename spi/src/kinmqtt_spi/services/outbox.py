@@ -21,7 +21,7 @@ from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import Maybe, Message
 
 MAX_WINDOW = 65_535
-"""The most messages that an outbox may have handed out and not got back."""
+"""The most messages that an outbox may have handed out and not got back, held ones included."""
 
 
 class WhenFull(Enum):
@@ -139,12 +139,20 @@ class Outbox(ABC):
         """Hand entries to ``handler`` from now on, each after its commit, in order, in a later reactor turn.
 
         What was handed out before and not acknowledged comes first. At most ``window`` entries are handed out at a
-        time. Call it once.
+        time, without those on :meth:`hold`. Call it once.
         """
 
     @abstractmethod
     def acknowledge(self, numbers: Sequence[int]) -> None:
         """Remove entries that were handed out; it is committed with this turn's writes."""
+
+    @abstractmethod
+    def hold(self, numbers: Sequence[int]) -> None:
+        """Let entries that were handed out have no place in the window, until they are acknowledged.
+
+        For entries that may take long, so that others need not wait for them. At most :data:`MAX_WINDOW` entries
+        are handed out, held ones included. A restart forgets what is held.
+        """
 
     @abstractmethod
     def figures(self) -> OutboxFigures:

@@ -14,7 +14,8 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Outbox, OutboxSettings
+from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
+from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -241,6 +242,28 @@ class Context(ABC):
         opens, and its consumer is called from then on; until then ``put`` answers REFUSED. Messages of an earlier
         process are there if ``name`` is the same; letters, digits, ``-``, ``_`` and ``.`` make a name. Raises
         ``ValueError`` for an invalid name or filter, and for a name that is in use.
+        """
+
+    @abstractmethod
+    def tap(self, filters: Sequence[str], call: TapHandler) -> Tap:
+        """Call ``call`` with each message that matches a filter, while it is routed.
+
+        What it publishes with :meth:`publish`, puts in with :meth:`put` or an outbox's ``put``, delivers or persists
+        is committed with the message, and the publisher is acknowledged after that: where an outbox pauses or
+        refuses, the message's publisher is paused or refused. Messages published within a tap nest at most
+        :data:`~kinmqtt_spi.services.tap.MAX_NESTED` deep. A tap counts as a subscriber. Within its call
+        :meth:`publish_acknowledged`, and :meth:`publish` with ``in_place_of`` or ``on_behalf_of``, raise
+        ``RuntimeError``.
+
+        Available from ``start`` on. Raises ``ValueError`` for an invalid filter, a shared one, and for none.
+        """
+
+    @abstractmethod
+    def put(self, sink: str, message: Message) -> Accepted:
+        """Put a message into the outbox of a sink, which is named `plugin:name`; it is committed with this turn.
+
+        Missing ``id`` and ``received_at`` are filled in. Available from ``start`` on. Raises ``ValueError`` for a
+        sink that does not exist, and for a message that no PUBLISH can carry.
         """
 
     @abstractmethod

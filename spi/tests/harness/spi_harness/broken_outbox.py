@@ -106,7 +106,7 @@ class TestOUTBOX_10_RefusesAtOnce(_Broken):
 class TestOUTBOX_11_DropsTheNewest(_Broken):
     class double(MemoryOutbox):
         def put(self, message: Message) -> Accepted:
-            full = self._exceeds(1.0, message.size_bytes)
+            full = self.figures().fullness >= 1
             return Accepted.ACCEPTED if full else super().put(message)
 
 
@@ -187,3 +187,16 @@ class TestOUTBOX_23_MakesRoomTwice(_Broken):
                 if number not in self._inflight and self._inflight:
                     self._inflight.pop(next(iter(self._inflight)))
             super().acknowledge(numbers)
+
+
+class TestOUTBOX_24_CountsTheNewMessage(_Broken):
+    class double(MemoryOutbox):
+        def put(self, message: Message) -> Accepted:
+            full = self.figures().queued_bytes + message.size_bytes > self.settings.max_bytes
+            return Accepted.REFUSED if full else super().put(message)
+
+
+class TestOUTBOX_25_HoldsNothing(_Broken):
+    class double(MemoryOutbox):
+        def hold(self, numbers: Sequence[int]) -> None:
+            pass

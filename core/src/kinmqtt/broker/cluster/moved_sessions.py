@@ -169,4 +169,4 @@ class MovedSessions:
 
     def _links_changed(self, filters: Iterable[str]) -> None:
         for filter in filters:
-            self._router.fanouts.links_changed(filter)
+            self._router.fanouts.filter_changed(filter)

@@ -450,7 +450,7 @@ class Connection(Writer):
         hooks = self.runtime.hooks
         if hooks.connection_lost.active:
             hooks.connection_lost(session.client, text)
-        expires_at = expiry_moment(session.expiry_s, self.runtime.clock.now())
+        expires_at = expiry_moment(session.expiry_s, self.runtime.now())
         events.record(
             self.runtime, EventKind.CONNECTION_LOST, session.client_id, session.epoch, expires_at=expires_at
         )
@@ -463,5 +463,5 @@ class Connection(Writer):
             session.epoch,
             by=by,
             reason=int(reason),
-            expires_at=expiry_moment(session.expiry_s, self.runtime.clock.now()),
+            expires_at=expiry_moment(session.expiry_s, self.runtime.now()),
         )

@@ -41,6 +41,7 @@ class Publication:
         "_uid",
         "_written",
         "audience",
+        "depth",
         "epoch",
         "expires_at",
         "frame_version",
@@ -70,6 +71,8 @@ class Publication:
         self.expires_at: float | None = None
         self.in_flight = 0
         """The number of connected clients to which it is in flight."""
+        self.depth = 0
+        """How many taps have published a message because of another, up to this one."""
         self.epoch = 0
         """The epoch of the session of the client that has sent it here; 0 if it comes from elsewhere."""
         self.ticket: Ticket | None = None

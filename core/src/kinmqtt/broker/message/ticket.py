@@ -34,6 +34,7 @@ class Ticket:
         "is_elsewhere",
         "is_refused",
         "is_slow",
+        "is_unawaited",
         "is_withheld",
         "owner",
         "pending",
@@ -52,11 +53,17 @@ class Ticket:
         """Whether a node was asked for a session that it does not have."""
         self.is_slow = False
         """Whether a node's link has no credit, or an outbox is full: the publisher should send no more until then."""
+        self.is_unawaited = False
+        """Whether nobody waits for it, so that there is nobody to pause."""
         self.failure: ReasonCode | None = None
         """Why a node could not commit the message: it must not be acknowledged."""
         self.owner: TicketOwner | None = None
         """The connection that waits for it last; ``None`` if none does."""
         self._calls: list[Callable[[], object]] | None = None
+
+    def withhold(self) -> None:
+        """Note that an outbox refused the message."""
+        self.is_withheld = self.is_refused = True
 
     def expect(self) -> None:
         """Wait for one more answer."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
 from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.outboxes.filters import checked_filters
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
-from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.topics import split_shared
 from kinmqtt_spi.services.outbox import (
     Accepted,
     EntryHandler,
@@ -22,7 +21,6 @@ from kinmqtt_spi.services.outbox import (
     OutboxEntry,
     OutboxFigures,
     OutboxSettings,
-    WhenFull,
 )
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
@@ -66,7 +64,7 @@ class SessionOutbox(Outbox):
         self._lost = lost
         self._is_discarded = False
         """Whether it is deleted, or is about to be."""
-        self._filters = _checked(self._runtime.limits, filters)
+        self._filters = checked_filters(self._runtime.limits, filters)
         self._own: OutboxSession | None = None
         self._left: dict[int, OutboxSession] = {}
         """By a number: the outboxes of nodes that are gone; they are drained, and then deleted."""
@@ -139,7 +137,7 @@ class SessionOutbox(Outbox):
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """See :meth:`Outbox.subscribe`."""
-        before, self._filters = self._filters, _checked(self._runtime.limits, filters)
+        before, self._filters = self._filters, checked_filters(self._runtime.limits, filters)
         if self._own is not None:
             try:
                 self._subscribe(self._own)
@@ -151,15 +149,19 @@ class SessionOutbox(Outbox):
         """See :meth:`Outbox.put`."""
         runtime = self._runtime
         check_made_message(runtime.limits, message)
+        tapped = self._services.router.taps.ticket
         session = self._own
-        if session is None or session.would_refuse(message.qos):
+        if session is None:
+            if tapped is not None:
+                tapped.withhold()
             return Accepted.REFUSED
         runtime.turn.touch()
         publication = Publication.of(self._services.publisher.completed(message))
         if publication.has_expired(runtime.clock.now()):
             return Accepted.DROPPED
-        if session.settings.when_full is WhenFull.PAUSE:
-            ticket_of(publication).is_due = True  # Nobody is paused who waits for nothing.
+        publication.ticket = tapped
+        if tapped is None:
+            ticket_of(publication).is_unawaited = True
         before = (session.sequence, session.passed)
         if not message.qos:
             session.deliver_particular(publication, message.retain, ())
@@ -195,12 +197,22 @@ class SessionOutbox(Outbox):
     def acknowledge(self, numbers: Sequence[int]) -> None:
         """See :meth:`Outbox.acknowledge`."""
         self._runtime.turn.touch()
-        if self._own is not None:
-            self._own.acknowledge([number for number in numbers if number < 1 << SHIFT])
+        for session, its in self._by_session(numbers):
+            session.acknowledge(its)
         if self._left:
-            for left, session in self._left.items():
-                session.acknowledge([each & MASK for each in numbers if each >> SHIFT == left])
             self._delete_drained()
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """See :meth:`Outbox.hold`."""
+        for session, its in self._by_session(numbers):
+            session.hold(its)
+
+    def _by_session(self, numbers: Sequence[int]) -> list[tuple[OutboxSession, list[int]]]:
+        """Divide numbers among the sessions that have given them."""
+        divided = [] if self._own is None else [(self._own, [each for each in numbers if each < 1 << SHIFT])]
+        for left, session in self._left.items():
+            divided.append((session, [each & MASK for each in numbers if each >> SHIFT == left]))
+        return divided
 
     def figures(self) -> OutboxFigures:
         """See :meth:`Outbox.figures`."""
@@ -252,18 +264,3 @@ class SessionOutbox(Outbox):
     async def _end(self, session: OutboxSession) -> None:
         log.info("outbox {client_id!r} of a node that is gone is drained", client_id=session.client_id)
         await self.delete(session)
-
-
-def _checked(limits: Any, filters: Sequence[str]) -> tuple[str, ...]:
-    """Return filters without repetitions; raises ``ValueError`` for an invalid or shared one."""
-    for filter in filters:
-        try:
-            group, _ = split_shared(filter)
-        except RemoteError as error:
-            raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
-        if group is not None:
-            raise ValueError(f"{filter!r} is a shared subscription, which an outbox can't have")
-        problem = limits.problem_with(filter)
-        if problem is not None:
-            raise ValueError(f"the filter {filter!r}: {problem}")
-    return tuple(dict.fromkeys(filters))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
+from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.hooks.awaitables import resolve
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Expiry:
                 if session is not None:
                     session.expired_in_store(entry)
                 runtime.drop(client_id, entry.message, "expired")
-                if runtime.hooks.message_expired.active:
+                if runtime.hooks.message_expired.active and not client_id.startswith(PREFIX):
                     runtime.hooks.message_expired(client_id, entry.message)
             if len(expired) < MESSAGES_AT_ONCE:
                 return

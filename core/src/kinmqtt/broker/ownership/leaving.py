@@ -64,7 +64,7 @@ class Leaving:
 
     def _release(self, session: Session) -> None:
         """Release the session: its expiry interval and the delay of its will start now."""
-        now = self._runtime.clock.now()
+        now = self._runtime.now()
         will_due_at = None
         if session.will is not None:
             delay_s = min(session.will.delay_s, session.expiry_s)

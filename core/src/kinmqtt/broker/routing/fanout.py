@@ -10,6 +10,7 @@ from kinmqtt.broker.forwarding.node_link import LinkRoute
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.groups import Group
+from kinmqtt.broker.routing.taps import TapCall
 from kinmqtt.broker.routing.target import SortedTargets, Target
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.receive_rights import known_right
@@ -38,6 +39,7 @@ class Fanout:
         "is_large",
         "is_simple",
         "links",
+        "taps",
         "targets",
         "topic",
         "weight",
@@ -51,6 +53,7 @@ class Fanout:
         ordered: SortedTargets,
         groups: tuple[Group, ...],
         links: tuple[LinkRoute, ...] | None = None,
+        taps: tuple[TapCall, ...] | None = None,
     ) -> None:
         self._runtime = runtime
         self.topic = topic
@@ -67,9 +70,11 @@ class Fanout:
         self._denied = ordered.denied
         self.links = links
         """The other nodes with subscribers; ``None`` if there are none."""
+        self.taps = taps
+        """The taps that see the messages; ``None`` if there are none."""
         self.is_simple = not groups and not self._individual and len(self._shared) == (1 if self.targets else 0)
         """Whether all subscribers take a QoS 0 packet of one version as it was received."""
-        if not self.targets and links is None:
+        if taps is not None or (not self.targets and links is None):
             self.is_simple = False
         self.is_large = len(self.targets) > MANY
         """Whether messages are delivered in slices."""
@@ -84,6 +89,7 @@ class Fanout:
         self.targets = self._served = ()
         self.groups = ()
         self.links = None
+        self.taps = None
         # New lists, as a delivery in progress may iterate over the old ones.
         self._shared = []
         self._individual = []
@@ -96,8 +102,8 @@ class Fanout:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the topic has no subscribers."""
-        return not self.targets and not self.groups and self.links is None
+        """Whether the topic has no subscribers, and no taps."""
+        return not self.targets and not self.groups and self.links is None and self.taps is None
 
     def forward(self, packet: bytes) -> None:
         """Send a QoS 0 packet as received to all subscribers of this node; only where :attr:`is_simple`."""

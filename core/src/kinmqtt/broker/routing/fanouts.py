@@ -17,6 +17,7 @@ from kinmqtt.broker.forwarding.node_link import LinkRoute
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.incremental_fanout import IncrementalFanout
+from kinmqtt.broker.routing.taps import Taps
 from kinmqtt.broker.routing.target import merge, sort_targets
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.subscription import SubscriptionIndex
@@ -96,6 +97,7 @@ class Fanouts:
         "generation",
         "is_busy",
         "moved_groups",
+        "taps",
     )
 
     def __init__(
@@ -113,6 +115,7 @@ class Fanouts:
         self._index = index
         self._session_of = session_of
         self._groups = groups
+        self.taps = Taps(runtime)
         self.moved_groups: dict[GroupKey, Group] = {}
         """The shared subscriptions with members that have moved to another node a while ago."""
         self._large = large
@@ -143,7 +146,7 @@ class Fanouts:
         incremental = self._incremental.get(topic)
         if incremental is not None:
             if len(incremental) >= self._large // 2:
-                return self._cache(topic, incremental.fanout(self.generation, self._links_for(topic)), 0)
+                return self._cache(topic, self._of_incremental(incremental, self._links_for(topic)), 0)
             del self._incremental[topic]
         return self._build(topic)
 
@@ -180,9 +183,12 @@ class Fanouts:
         for incremental in self._invalidate(key[1], ""):
             incremental.group_ended(key)
 
-    def links_changed(self, filter: str) -> None:
-        """Apply a change of other nodes' routes."""
+    def filter_changed(self, filter: str) -> None:
+        """Apply a change of other nodes' routes, or of taps."""
         self._invalidate(filter, "")
+
+    def _of_incremental(self, incremental: IncrementalFanout, links: tuple[LinkRoute, ...] | None) -> Fanout:
+        return incremental.fanout(self.generation, links, self.taps.for_topic(incremental.topic))
 
     def _links_for(self, topic: str) -> tuple[LinkRoute, ...] | None:
         """Return the other nodes with subscribers of a topic; ``None`` if there are none."""
@@ -253,9 +259,11 @@ class Fanouts:
         if is_large and self._was_built_before(topic):
             incremental = IncrementalFanout(runtime, self._session_of, topic, targets, groups, watched)
             self._make_room_for(incremental)
-            return self._cache(topic, incremental.fanout(self.generation, links), 0)
+            return self._cache(topic, self._of_incremental(incremental, links), 0)
         ordered = sort_targets(runtime, topic, targets, watched)
-        fanout = Fanout(runtime, self.generation, topic, ordered, tuple(groups.values()), links)
+        fanout = Fanout(
+            runtime, self.generation, topic, ordered, tuple(groups.values()), links, self.taps.for_topic(topic)
+        )
         if is_large:
             return self._cache_once(topic, fanout)
         # A long topic takes as much memory as many targets.

@@ -86,7 +86,7 @@ class GroupTable:
             self._announcer.subscribed(group.filter, group.name, 0, True)
         group.moved.append(client_id)
         self._fanouts.moved_groups[key] = group
-        self._fanouts.links_changed(group.filter)
+        self._fanouts.filter_changed(group.filter)
 
     def forget_moved_member(self, key: GroupKey, client_id: str) -> None:
         """End what :meth:`member_moved` began."""
@@ -97,7 +97,7 @@ class GroupTable:
         if not group.moved:
             self._announcer.unsubscribed(group.filter, group.name)
             del self._fanouts.moved_groups[key]
-            self._fanouts.links_changed(group.filter)
+            self._fanouts.filter_changed(group.filter)
         self._end_if_empty(key, group)
 
     # Other nodes

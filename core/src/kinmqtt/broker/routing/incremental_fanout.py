@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.taps import TapCall
 from kinmqtt.broker.routing.target import DENIED, INDIVIDUAL, UNKNOWN, SortedTargets, Target, delivery_path, target_of
 from kinmqtt_spi.values import Subscription
 
@@ -60,7 +61,9 @@ class IncrementalFanout:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def fanout(self, generation: int, links: tuple[LinkRoute, ...] | None) -> Fanout:
+    def fanout(
+        self, generation: int, links: tuple[LinkRoute, ...] | None, taps: tuple[TapCall, ...] | None
+    ) -> Fanout:
         """Return the current fan-out; ``links`` are the other nodes with subscribers."""
         for client_id in tuple(self._unknown):
             # Authorizers may have given an answer to cache since.
@@ -77,7 +80,7 @@ class IncrementalFanout:
         ]
         ordered.individual = list(self._individual.values())
         ordered.unknown = list(self._unknown.values())
-        return Fanout(self._runtime, generation, self.topic, ordered, tuple(self._groups.values()), links)
+        return Fanout(self._runtime, generation, self.topic, ordered, tuple(self._groups.values()), links, taps)
 
     def subscribed(self, client_id: str, subscription: Subscription) -> None:
         """Add or replace a client's subscription that matches the topic."""

@@ -13,11 +13,13 @@ from kinmqtt.broker.message.settled import settled
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.routed import Routed
+from kinmqtt.broker.routing.taps import SYS_PREFIX, Tapped
 from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import as_deferred, pause, resolve, run
 from kinmqtt.hooks.messages import check_message
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.values import Maybe, Message, MessageId, Subscription
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 
 
 NO_ID: Final = MessageId(0, 0)
-
-SYS_PREFIX: Final = "$SYS/"
-"""Topics of one node: other nodes have their own."""
 
 
 class MessagePublisher:
@@ -80,6 +79,7 @@ class MessagePublisher:
     def publish(self, message: Message) -> Maybe[Routed]:
         """Publish for the broker itself or a plugin, without a check of rights.
 
+        In the call of a tap it is published as the message that the tap sees, whose publisher waits for both.
         Raises ``ValueError`` for a message that is not a valid PUBLISH.
         """
         check_made_message(self._runtime.limits, message)
@@ -87,7 +87,35 @@ class MessagePublisher:
         publication = Publication.of(self.completed(message))
         if message.topic.startswith(SYS_PREFIX) and not self._resender.is_alone:
             publication.serve_only(self._router.groups_here(message.topic))
-        return self.take(publication)
+        tapped = self._router.taps.current
+        return self.take(publication) if tapped is None else self._take_within(publication, tapped)
+
+    def _take_within(self, publication: Publication, tapped: Tapped) -> Maybe[Routed]:
+        """Take what a tap publishes: with this turn's commit, or later, and then the ticket waits for it."""
+        if not self._router.taps.nest(publication):
+            return Routed.REFUSED
+        connection = None if tapped.after_commit else tapped.connection
+        routed = self.take(publication, after_commit=tapped.after_commit, connection=connection)
+        ticket = publication.ticket
+        if isinstance(routed, Routed) or ticket is None:
+            return routed
+        ticket.expect()
+        return run(self._taken_later(routed, ticket))
+
+    async def _taken_later(self, routed: Awaitable[Routed], ticket: Ticket) -> Routed:
+        try:
+            answer = await as_deferred(routed)
+            await self._runtime.turn.committed()
+        except CommitFailed as error:
+            ticket.failure = error.reason
+            ticket.settle()
+            return Routed.REFUSED
+        except BaseException:
+            ticket.failure = ReasonCode.SERVER_UNAVAILABLE
+            ticket.settle()
+            raise
+        ticket.settle()
+        return answer
 
     async def publish_with(self, message: Message, along: Callable[[], None], again: bool = False) -> None:
         """Publish in one transaction with the writes of ``along``: without the commit it is not delivered.

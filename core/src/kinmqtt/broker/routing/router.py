@@ -66,6 +66,7 @@ class Router:
         self._shared = SharedDelivery(runtime, session_of)
         groups: dict[GroupKey, Group] = {}
         self.fanouts = Fanouts(runtime, index, session_of, groups, forwarder)
+        self.taps = self.fanouts.taps
         self.groups = GroupTable(groups, self.fanouts, announcer)
         self._busy_topics: dict[str, deque[Deferred[None]]] = {}
         """By topic with a message that is delivered in slices: a Deferred for each later message, in order."""
@@ -127,11 +128,11 @@ class Router:
         for route in removed:
             if route.share_group is not None:
                 self.groups.set_node((route.share_group, route.filter), link, None)
-            self.fanouts.links_changed(route.filter)
+            self.fanouts.filter_changed(route.filter)
         for route in added:
             if route.share_group is not None:
                 self.groups.set_node((route.share_group, route.filter), link, route.weight)
-            self.fanouts.links_changed(route.filter)
+            self.fanouts.filter_changed(route.filter)
 
     def forget_node(self, link: NodeLink) -> None:
         """Remove a node that is gone from all groups; fan-outs are built anew."""
@@ -202,7 +203,7 @@ class Router:
             return run(self._route_in_slices(publication, fanout, connection))
         if after_commit and connection is not None and not fanout.is_empty and not self._forwarder.is_alone:
             return self._route_identified(publication)
-        return self._route_at_once(publication, fanout, after_commit)
+        return self._route_at_once(publication, fanout, after_commit, connection)
 
     def _route_identified(self, publication: Publication) -> Routed:
         """Route a QoS 2 message once its identifier is stored with its message id.
@@ -228,10 +229,12 @@ class Router:
         batch.note_followed(publication.id)
         try:
             fanout = self.fanouts.get(publication.publish.topic)
-            groups, links = fanout.groups, fanout.links
+            groups, links, taps = fanout.groups, fanout.links, fanout.taps
             accepted = self._to_targets(publication, fanout, False)
             if self._to_groups(publication, groups, links, False, accepted) is Routed.REFUSED:
                 ticket.is_refused = True
+            if taps is not None:
+                self.taps.see(taps, publication, False, None)
         except Exception:
             _fail(ticket, ReasonCode.SERVER_UNAVAILABLE)
             raise
@@ -285,7 +288,9 @@ class Router:
         finally:
             self._release_topic(topic)
 
-    def _route_at_once(self, publication: Publication, fanout: Fanout, after_commit: bool) -> Routed:
+    def _route_at_once(
+        self, publication: Publication, fanout: Fanout, after_commit: bool, connection: Peer | None
+    ) -> Routed:
         runtime = self._runtime
         if fanout.is_empty:
             runtime.statistics.unrouted.value += 1
@@ -294,6 +299,7 @@ class Router:
             return Routed.UNROUTED
         groups = fanout.groups  # A plugin called below may make the fan-out outdated.
         links = fanout.links
+        taps = fanout.taps
         if after_commit or publication.audience is not None:
             accepted = self._to_targets(publication, fanout, after_commit)
         elif publication.publish.qos:
@@ -301,9 +307,12 @@ class Router:
         else:
             fanout.deliver_at_most_once(publication)
             accepted = True
-        if not groups and links is None:
-            return _DELIVERED if accepted else Routed.REFUSED
-        return self._to_groups(publication, groups, links, after_commit, accepted)
+        routed = _DELIVERED if accepted else Routed.REFUSED
+        if groups or links is not None:
+            routed = self._to_groups(publication, groups, links, after_commit, accepted)
+        if taps is not None:
+            self.taps.see(taps, publication, after_commit, connection)
+        return routed
 
     def _to_targets(self, publication: Publication, fanout: Fanout, after_commit: bool) -> bool:
         accepted = True
@@ -395,14 +404,17 @@ class Router:
         return publication.ticket
 
     def forward_repeated(self, publication: Publication) -> bool:
-        """Forward a message like :meth:`forward_again`, and serve the shared subscriptions once more."""
+        """Forward a message like :meth:`forward_again`; shared subscriptions get it, and taps see it, once more."""
         fanout = self.fanouts.get(publication.publish.topic)
+        taps = fanout.taps
         elected, here = self.election.elect_all(fanout.groups)
         accepted = True
         for key in here:
             accepted &= self.deliver_to_group(key, publication)
         if fanout.links is not None or elected:
             self._forwarder.forward(publication, fanout.links or (), elected, again=True)
+        if taps is not None:
+            self.taps.see(taps, publication, False, None)
         ticket = publication.ticket
         return accepted and (ticket is None or not ticket.is_refused)
 
@@ -447,14 +459,19 @@ class Router:
             self._busy_topics[topic] = deque()
             self.fanouts.is_busy = True
         runtime = self._runtime
+        audience = publication.audience
         links = fanout.links
+        taps = None if audience is not None and audience.is_forwarded else fanout.taps
         runtime.slices.hurry()
         try:
             sliced = SlicedDelivery(runtime, self.fanouts, self._session_of, publication, fanout, connection)
             while not sliced.deliver_slice():
                 await runtime.slices.turn()
                 runtime.turn.touch()
-            return self._to_groups(publication, sliced.groups, links, False, sliced.accepted)
+            routed = self._to_groups(publication, sliced.groups, links, False, sliced.accepted)
+            if taps is not None:
+                self.taps.see(taps, publication, False, connection)
+            return routed
         finally:
             if holds:
                 self._release_topic(topic)

@@ -14,11 +14,12 @@ from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session import overflow
 from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import NEVER_EXPIRES
-from kinmqtt_spi.services.outbox import AtMostOnce, OutboxEntry, OutboxSettings, WhenFull, make_entry
+from kinmqtt_spi.services.outbox import MAX_WINDOW, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull, make_entry
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.values import Client, Message
@@ -52,6 +53,7 @@ class OutboxSession(Session):
         "_ended",
         "_handed_out",
         "_handler",
+        "_held",
         "_is_told",
         "_passed",
         "_passed_bytes",
@@ -59,6 +61,7 @@ class OutboxSession(Session):
         "_paused",
         "_resumes",
         "_timer",
+        "_window",
         "is_lost",
         "settings",
     )
@@ -69,6 +72,10 @@ class OutboxSession(Session):
         """What the handler gets in one of the next turns; its numbers are those of the queue store."""
         self._handed_out: dict[int, int] = {}
         """By number of a delivery: its packet identifier."""
+        self._held: set[int] = set()
+        """The numbers of deliveries that have no place in the window."""
+        self._window = self.settings.window
+        """How many deliveries may be handed out, held ones included."""
         self._handler: Callable[[list[OutboxEntry]], object] | None = None
         self._is_told = False
         """Whether the handler will be called."""
@@ -100,8 +107,12 @@ class OutboxSession(Session):
         self.settings = settings
         self._dropped = dropped
         self._ended = ended
-        self.outgoing.window = settings.window
         self.outgoing.most_bytes = settings.max_bytes
+        self._resize()
+
+    def _resize(self) -> None:
+        window = self._window = min(self.settings.window + len(self._held), MAX_WINDOW)
+        self.outgoing.window = window
 
     def consume(self, handler: Callable[[list[OutboxEntry]], object]) -> None:
         """Hand deliveries to ``handler``, first those that are in flight from before."""
@@ -114,6 +125,9 @@ class OutboxSession(Session):
         """Remove deliveries that were handed out, by their numbers; what is not in flight any more is left out."""
         handed_out = self._handed_out
         outgoing = self.outgoing
+        if self._held:
+            self._held.difference_update(numbers)
+            self._resize()
         for number in numbers:
             if number < 0:
                 self._passed_bytes -= self._passing.pop(number, 0)
@@ -123,6 +137,15 @@ class OutboxSession(Session):
             if delivery is not None and delivery.sequence == number:
                 outgoing.forget(packet_id)
                 self.finished(delivery)
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """Let deliveries that were handed out have no place in the window, until they are acknowledged."""
+        for number in numbers:
+            if number in self._handed_out or number in self._passing:
+                self._held.add(number)
+        self._resize()
+        self.wants_pump()
+        self._runtime.turn.touch()
 
     @property
     def fullness(self) -> float:
@@ -159,7 +182,7 @@ class OutboxSession(Session):
         """See :meth:`Session.can_send`."""
         if self._handler is None or self.queue.retrying or not self.outgoing.has_capacity:
             return False
-        return len(self.outgoing.flights) + len(self._passing) < self.settings.window
+        return len(self.outgoing.flights) + len(self._passing) < self._window
 
     def deliver(
         self,
@@ -189,7 +212,7 @@ class OutboxSession(Session):
                 return
             taken = len(self.outgoing.flights) + len(self._passing)
             most_bytes = min(self.settings.max_bytes, self._runtime.limits.max_queued_bytes)
-            if self._handler is None or taken >= self.settings.window or self._passed_bytes >= most_bytes:
+            if self._handler is None or taken >= self._window or self._passed_bytes >= most_bytes:
                 self._drop(publication.message)
                 return
             self._passed -= 1
@@ -208,6 +231,9 @@ class OutboxSession(Session):
         """See :meth:`Session.restore`: what the consumer has already is not handed out again."""
         super().restore(state)
         self._hand_out_again()
+        if self._held:
+            self._held = {each for each in self._held if each in self._handed_out or each in self._passing}
+            self._resize()
 
     def end(self) -> None:
         """See :meth:`Session.end`."""
@@ -215,6 +241,7 @@ class OutboxSession(Session):
         self._arrived.clear()
         self._handed_out.clear()
         self._passing.clear()
+        self._held.clear()
         self._passed_bytes = 0
         self._settle(len(self._paused), accepted=False)
         super().end()
@@ -292,32 +319,22 @@ class OutboxSession(Session):
         if ticket.is_due:
             return None  # Nobody sends it again; other bounds hold for such messages.
         if when_full is WhenFull.PAUSE and self.fullness < PAUSE_SHARE:
-            self._pause(ticket)
+            if not ticket.is_unawaited:
+                self._pause(ticket)
             return None
         self._refuse(ticket)
         return REFUSED
 
-    def would_refuse(self, qos: int) -> bool:
-        """Whether a message would be refused now."""
-        when_full = self.settings.when_full
-        if self.is_lost:
-            return True
-        if when_full is WhenFull.PAUSE:
-            return qos > 0 and self.fullness >= PAUSE_SHARE
-        is_full = self.queue.is_full and (self.queue.count > 0 or not self.can_send)
-        return when_full is WhenFull.REFUSE and qos > 0 and is_full
-
     def _refuse(self, ticket: Ticket) -> None:
         self._dropped("refused")
-        ticket.is_withheld = ticket.is_refused = True
+        ticket.withhold()
 
     def message_dropped(self) -> None:
         """See :meth:`QueueOwner.message_dropped`."""
         self._dropped("full")
 
     def _drop(self, message: Message) -> None:
-        self._dropped("full")
-        self._runtime.drop(self.client_id, message, "queue_full")
+        overflow.drop(self._runtime, self, message)
 
     # Publishers that wait
 
@@ -352,7 +369,7 @@ class OutboxSession(Session):
         for _ in range(count):
             _, ticket = self._paused.popleft()
             if not accepted:
-                ticket.is_withheld = ticket.is_refused = True
+                ticket.withhold()
                 self._dropped("overdue")
             ticket.settle()
         if not self._paused and self._timer is not None:

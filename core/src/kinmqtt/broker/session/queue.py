@@ -77,13 +77,13 @@ class SessionQueue(ABC):
         self._set_size(self.count + 1, self.size_bytes + size_bytes)
 
     def _notify_queued(self, publication: Publication) -> None:
-        if self._runtime.hooks.message_queued.active:
+        if self._runtime.hooks.message_queued.active and not self._session.is_outbox:
             self._runtime.hooks.message_queued(self._session.client_id, publication.message)
 
     def _drop_expired(self, message: Message) -> None:
         client_id = self._session.client_id
         self._runtime.drop(client_id, message, "expired")
-        if self._runtime.hooks.message_expired.active:
+        if self._runtime.hooks.message_expired.active and not self._session.is_outbox:
             self._runtime.hooks.message_expired(client_id, message)
 
 

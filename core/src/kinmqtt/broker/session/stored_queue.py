@@ -61,7 +61,7 @@ class StoredQueue(SessionQueue):
         self._at_rest = False
         batch.queue.append(make_write(Append, (session.client_id, session.epoch, entry, None)))
         batch.queued.append(session)
-        if self._runtime.hooks.message_queued.active:
+        if self._runtime.hooks.message_queued.active and not session.is_outbox:
             batch.after_commit.append(partial(self._notify_queued, publication))
 
     def restore(self, sizes: QueueSizes) -> None:

@@ -156,6 +156,7 @@ class Turn:
         """Schedule the end of this turn, if it is not scheduled."""
         if not self._scheduled:
             self._scheduled = True
+            self.began_at = 0.0
             if self._slices is not None:
                 self._slices.begin()
             self._call_soon(self.end)

@@ -1,0 +1,161 @@
+"""Taps: calls of plugins that see messages while these are routed, and what such a call publishes.
+
+A fan-out has the taps of its topic, so other topics pay nothing. What a tap publishes shares the ticket of the
+message that it sees: its publisher waits until both are committed, here and on the other nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.forwarding.filter_table import FilterTable
+from kinmqtt.broker.forwarding.forwarder import ticket_of
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.turn.ports import Peer
+from kinmqtt.hooks.calls import FAILURES, SAID_AGAIN_AFTER_S, Call
+from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.values import Message
+
+log = Logger("kinmqtt.taps")
+
+SYS_PREFIX: Final = "$SYS/"
+"""Topics of one node: other nodes have their own, and taps do not see them."""
+
+
+class TapCall:
+    """The calls of one tap."""
+
+    __slots__ = ("_pace", "call", "is_open", "number")
+
+    def __init__(self, runtime: Runtime, call: Call, number: int) -> None:
+        self.call = call
+        self.number = number
+        """Taps see a message in this order."""
+        self.is_open = True
+        """Whether it sees messages: a delivery under way has the taps of its beginning."""
+        self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure, and log it once a minute."""
+        call = self.call
+        if self._pace.due() is None:
+            call.failures.value += 1
+        else:
+            call.failed(error)
+
+
+class Tapped:
+    """A message that taps see."""
+
+    __slots__ = ("after_commit", "connection", "publication")
+
+    def __init__(self, publication: Publication, after_commit: bool, connection: Peer | None) -> None:
+        self.publication = publication
+        self.after_commit = after_commit
+        """Whether it is delivered only if this turn's writes are committed, and then what taps publish is, too."""
+        self.connection = connection
+        """The publisher's, if the message is to be acknowledged."""
+
+
+class Taps:
+    """The open taps, and the message that one of them sees now."""
+
+    __slots__ = ("_by_filter", "_number", "_pace", "_runtime", "current")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._by_filter = FilterTable()
+        """By filter: a tuple of :class:`TapCall`."""
+        self._number = 0
+        self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
+        self.current: Tapped | None = None
+        """What a tap sees at this moment; ``None`` outside of their calls."""
+
+    def add(self, call: Call, filters: tuple[str, ...]) -> TapCall:
+        """Add a tap. The fan-outs that the filters match are outdated then."""
+        self._number += 1
+        tap = TapCall(self._runtime, call, self._number)
+        for filter in filters:
+            self._by_filter.put(filter, (*self._of(filter), tap))
+        return tap
+
+    def remove(self, tap: TapCall, filters: tuple[str, ...]) -> None:
+        """Remove a tap; as :meth:`add`."""
+        tap.is_open = False
+        for filter in filters:
+            self._by_filter.put(filter, tuple([each for each in self._of(filter) if each is not tap]) or None)
+
+    def _of(self, filter: str) -> tuple[TapCall, ...]:
+        taps = self._by_filter.get(filter)
+        return taps if isinstance(taps, tuple) else ()
+
+    def for_topic(self, topic: str) -> tuple[TapCall, ...] | None:
+        """Return the taps that see a topic's messages, in their order; ``None`` if there are none."""
+        if not len(self._by_filter) or topic.startswith(SYS_PREFIX):
+            return None
+        found: dict[int, TapCall] = {}
+        for taps in self._by_filter.match(topic):
+            assert isinstance(taps, tuple)
+            for tap in taps:
+                found[tap.number] = tap
+        return tuple([found[number] for number in sorted(found)]) or None
+
+    def see(
+        self, taps: tuple[TapCall, ...], publication: Publication, after_commit: bool, connection: Peer | None
+    ) -> None:
+        """Let taps see a message; see :class:`Tapped`."""
+        message: Message = publication.stored
+        before = self.current
+        self.current = Tapped(publication, after_commit, connection)
+        for tap in taps:
+            if not tap.is_open:
+                continue
+            try:
+                tap.call(message)
+            except FAILURES as error:
+                tap.failed(error)
+        self.current = before
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """The ticket of the message that a tap sees now; ``None`` if nobody waits for one."""
+        current = self.current
+        if current is None or not current.publication.publish.qos:
+            return None
+        return ticket_of(current.publication)
+
+    def nest(self, publication: Publication) -> bool:
+        """Let a new message share the fate of the one that a tap sees now; ``False`` if it is dropped."""
+        current = self.current
+        assert current is not None
+        depth = publication.depth = current.publication.depth + 1
+        if depth > MAX_NESTED:
+            self._drop(publication)
+            return False
+        ticket = self.ticket
+        if ticket is None:
+            ticket = Ticket()
+            ticket.is_unawaited = True
+        publication.ticket = ticket
+        return True
+
+    def _drop(self, publication: Publication) -> None:
+        self._runtime.drop(publication.publisher.client_id, publication.message, "nested_too_deep")
+        more = self._pace.due()
+        if more is not None:
+            log.warn(
+                "a message to {topic!r} is dropped: taps have published one because of another, {depth} deep{others}",
+                topic=publication.publish.topic,
+                depth=MAX_NESTED,
+                others=f" ({more} more since the last such line)" if more else "",
+            )
+
+    def refuse_within(self, what: str) -> None:
+        """Raise ``RuntimeError`` in the call of a tap, which must answer at once."""
+        if self.current is not None:
+            raise RuntimeError(f"a tap must answer at once: it can't {what}")

@@ -1,0 +1,35 @@
+"""A tap in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinmqtt_spi.memory.outbox import check_filter
+from kinmqtt_spi.services.tap import Tap, TapHandler
+from kinmqtt_spi.topics import matches
+from kinmqtt_spi.values import Message
+
+
+class MemoryTap(Tap):
+    """A tap of a :class:`~kinmqtt_spi.memory.plugin.BareContext`."""
+
+    def __init__(self, filters: Sequence[str], call: TapHandler, closed: Callable[[MemoryTap], object]) -> None:
+        """``closed`` is called once. Raises ``ValueError`` for an invalid filter, a shared one, and for none."""
+        if not filters:
+            raise ValueError("a tap needs a topic filter")
+        for filter in filters:
+            check_filter(filter)
+        self.filters = tuple(filters)
+        self._call = call
+        self._closed: Callable[[MemoryTap], object] | None = closed
+
+    def see(self, message: Message) -> None:
+        """Call the handler if a filter matches."""
+        topic = message.topic
+        if not topic.startswith("$SYS/") and any(matches(filter, topic) for filter in self.filters):
+            self._call(message)
+
+    def close(self) -> None:
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed(self)

@@ -1,0 +1,34 @@
+"""Tap: a plugin sees messages while the broker routes them, before their publishers are acknowledged.
+
+A tap is called for each message that its filters match, once, after the message is delivered to the subscribers of
+its topic. What the call publishes, puts into an outbox or persists is committed in the same transaction as the
+message, and its publisher's PUBACK waits for that. Topics that no tap matches pay nothing.
+
+A tap sees a message on the node that received it from its publisher, and on no other. It does not see what is
+published below ``$SYS``, and no retained message because of a new tap.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from kinmqtt_spi.values import Message
+
+MAX_NESTED: Final = 8
+"""How deep messages that taps publish may nest: a message beyond that is dropped, and counted."""
+
+TapHandler: TypeAlias = Callable[[Message], object]
+"""Called with each message, in the reactor thread. It answers at once; what it returns is ignored.
+
+If it raises, that is counted and logged, and the message goes on; what was published or put in before stays.
+"""
+
+
+class Tap(ABC):
+    """What a plugin sees of the messages that pass, see :meth:`kinmqtt_spi.services.plugin.Context.tap`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See no further message. A second call does nothing."""
