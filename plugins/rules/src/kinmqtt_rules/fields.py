@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from attrs import frozen
 
 from kinmqtt_rules.json_values import NO_JSON, decoded, text_or_bytes
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.event import Event
-from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Client, Message, NodeIdentity
 
 EVENT_TOPICS: Final = "$events/"
 
 Read: TypeAlias = Callable[["Subject"], Any]
 """Returns a field."""
+
+
+class About(Protocol):
+    """What fields need to know besides the message: a part of a plugin's context."""
+
+    @property
+    def node(self) -> NodeIdentity:
+        """This broker's name."""
+
+    def client(self, client_id: str) -> Client | None:
+        """Return a connected client."""
 
 
 class Subject:
@@ -25,7 +35,7 @@ class Subject:
     __slots__ = ("_document", "_text", "about", "event", "message", "now", "values")
 
     def __init__(
-        self, event: str, message: Message, now: float, about: Context, values: Mapping[str, Any] | None = None
+        self, event: str, message: Message, now: float, about: About, values: Mapping[str, Any] | None = None
     ) -> None:
         """``values``: the fields of an event that no message has."""
         self.event = event

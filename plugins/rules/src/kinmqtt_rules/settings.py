@@ -41,7 +41,9 @@ def _check_qos(instance: object, attribute: object, qos: int | str) -> None:
 
 def _check_retain(instance: object, attribute: object, retain: bool | str) -> None:
     if isinstance(retain, str) and Template(retain).whole is None:
-        raise ValueError(f'{retain!r} is neither true nor false: write one of them, or one placeholder such as "${{retain}}"')
+        raise ValueError(
+            f'{retain!r} is neither true nor false: write one of them, or one placeholder such as "${{retain}}"'
+        )
 
 
 def _check_sink(instance: object, attribute: object, sink: str | None) -> None:
@@ -69,7 +71,9 @@ class ActionSettings:
     republish: RepublishSettings | None = setting(None, help="publish a message")
     sink: str | None = setting(None, help="put a message into a sink, named `plugin:sink`", validator=_check_sink)
     topic: str | None = setting(
-        None, help="for a sink: the message's topic, a template; without it that of the message", validator=_check_topic
+        None,
+        help="for a sink: the message's topic, a template; without it that of the message",
+        validator=_check_topic,
     )
     payload: str = setting("${row}", help="for a sink: the payload, a template", validator=_check_template)
 
@@ -97,7 +101,10 @@ def _check_actions(instance: Any, attribute: attrs.Attribute[Any], actions: Sequ
 
     if not actions:
         raise ValueError("name at least one action: republish or sink")
-    names = check(instance.sql).names
+    try:
+        names = check(instance.sql).names
+    except ValueError:
+        return  # the SQL has its own problem
     for place, action in enumerate(actions):
         for key, template in action.templates():
             if names is not None:
@@ -127,6 +134,4 @@ def _check_names(instance: object, attribute: object, rules: Mapping[str, RuleSe
 class RulesSettings:
     """Rules by name."""
 
-    rules: dict[str, RuleSettings] = setting(
-        factory=dict, help="rules, by name", others=True, validator=_check_names
-    )
+    rules: dict[str, RuleSettings] = setting(factory=dict, help="rules, by name", others=True, validator=_check_names)

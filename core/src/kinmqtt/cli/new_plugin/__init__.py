@@ -35,6 +35,7 @@ OURS: Final = frozenset(
         "example_guard",
         "metrics",
         "redis_session",
+        "rules",
         "sentinel_limiter",
         "spi",
     }

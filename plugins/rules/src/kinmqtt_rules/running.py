@@ -1,0 +1,120 @@
+"""Runs rules: over the messages that pass, and over events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kinmqtt_rules.actions import Action, act, action_of
+from kinmqtt_rules.checking import CheckedRule, check
+from kinmqtt_rules.compiling import compile_rule
+from kinmqtt_rules.fields import Subject
+from kinmqtt_rules.settings import RuleSettings
+from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.values import Message
+
+LOGGED_AGAIN_AFTER_S: Final = 60.0
+"""The shortest time between two lines about one rule's failures."""
+
+MESSAGE_EVENT: Final = "message.publish"
+
+
+class RunningRule:
+    """One rule with its counters."""
+
+    def __init__(self, name: str, settings: RuleSettings, context: Context) -> None:
+        """Raises ``ValueError`` for SQL with mistakes."""
+        self.name = name
+        self.checked: CheckedRule = check(settings.sql)
+        compiled = compile_rule(self.checked, name)
+        self._run = compiled.run
+        self._tally = compiled.tally
+        self.actions = tuple(action_of(each, self.checked) for each in settings.actions)
+        self._log = context.log
+        self._pace = Pace(context.clock, LOGGED_AGAIN_AFTER_S)
+        labels = {"rule": name}
+        metrics = context.metrics
+        self._matched = metrics.counter("rules.matched", "messages", labels)
+        self._passed = metrics.counter("rules.passed", "messages", labels)
+        self._failed = metrics.counter("rules.failed", "messages", labels)
+        self._mistyped = metrics.counter("rules.mistyped", "values", labels)
+        self.loops = metrics.counter("rules.loops", "messages", labels)
+
+    def outcomes(self, subject: Subject) -> Iterator[tuple[Action, Message]]:
+        """Return what is to be done about a subject; failures are counted, and never raised."""
+        tally = self._tally
+        self._matched.value += 1
+        try:
+            rows = self._run(subject)
+        except Exception as error:
+            self.failed(error)
+            return
+        finally:
+            if tally.mistyped:
+                self._mistyped.value += tally.mistyped
+                tally.mistyped = 0
+        if not rows:
+            return
+        self._passed.value += 1
+        for row in rows:
+            for action in self.actions:
+                try:
+                    message = action.message(row, subject)
+                except Exception as error:
+                    self.failed(error)
+                else:
+                    yield action, message
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure, and log it at most once a minute. The values of the message are not shown."""
+        self._failed.value += 1
+        more = self._pace.due()
+        if more is not None:
+            self._log.warn(
+                "rule {rule} failed: {error}{more}",
+                rule=self.name,
+                error=f"{type(error).__name__}: {error}",
+                more=f" ({more} more since the last such line)" if more else "",
+            )
+
+
+class Engine:
+    """Applies rules to messages. The payload of a message is decoded once for all of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._message: Message | None = None
+        self._subject: Any = None
+        self._depth = 0
+        """How many calls of taps are under way: a rule may publish what another one sees."""
+        self._is_muted = False
+        """Whether what is published now fires no rules."""
+
+    def see(self, rule: RunningRule, message: Message) -> None:
+        """Apply a rule to a message that passes."""
+        if self._is_muted:
+            return
+        if message is not self._message:
+            self._message = message
+            self._subject = Subject(MESSAGE_EVENT, message, self._context.clock.now(), self._context)
+        self._depth += 1
+        try:
+            for action, made in rule.outcomes(self._subject):
+                self.act(rule, action, made)
+        finally:
+            self._depth -= 1
+
+    def act(self, rule: RunningRule, action: Action, message: Message) -> None:
+        """Carry out an action; a failure is counted."""
+        if action.sink is None and self._depth > MAX_NESTED:
+            rule.loops.value += 1  # the broker drops it, and says so
+        before = self._is_muted
+        self._is_muted = before or action.direct
+        try:
+            act(self._context, action, message)
+        except Exception as error:
+            rule.failed(error)
+        finally:
+            self._is_muted = before
