@@ -96,6 +96,7 @@ PAYLOAD: dict[str, Any] = {
     "map": {"a": {"b": 1}, "a.b": 2},
     "ü": "ß",
     "spaced": "  x ",
+    "blanks": "\t x\n",
     "digits": "12",
 }
 
@@ -129,6 +130,7 @@ ROWS: list[tuple[str, Any]] = [
     ("payload.n BETWEEN 7 AND 8", True),
     ("payload.n NOT BETWEEN 7 AND 8", False),
     ("payload.nil BETWEEN 1 AND 2", None),
+    ("payload.n BETWEEN payload.nil AND 2", False),
     ("payload.n IN (1, 7)", True),
     ("payload.n IN (1, payload.nil)", None),
     ("payload.n NOT IN (1, 2)", True),
@@ -221,6 +223,7 @@ ROWS: list[tuple[str, Any]] = [
     ("str(payload.yes)", "true"),
     ("str(payload.f)", "2.5"),
     ("trim(payload.spaced)", "x"),
+    ("trim(payload.blanks)", "x"),
     ('strlen(payload."ü")', 1),
     ('upper(payload."ü")', "SS"),
     ("substr(payload.t, 1)", "bc"),

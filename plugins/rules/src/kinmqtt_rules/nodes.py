@@ -169,8 +169,9 @@ def _is_operator(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
 
 
 def _between(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
-    parts = [read(scope, parsed.args[name], depth) for name in ("this", "low", "high")]
-    return scope.call(OPERATORS["btw"], parts, parts[0].offset)
+    one, low, high = (read(scope, parsed.args[name], depth) for name in ("this", "low", "high"))
+    bounds = [scope.call(OPERATORS[name], (one, bound), one.offset) for name, bound in (("gte", low), ("lte", high))]
+    return scope.call(OPERATORS["and"], bounds, one.offset)
 
 
 def _in(scope: Scope, parsed: exp.Expr, depth: int) -> Node:

@@ -1,4 +1,4 @@
-"""A rule as Spark SQL, over the messages that a bridge has taken to a table: the same rows, or an error with its place.
+"""A rule as Spark SQL, over a table with the messages: the same rows, or an error with its place.
 
 Values of JSON have no type before they are looked at, so each part of a payload is read as the kind that its place
 asks for, and only if it has that kind: as in the broker a text is no number. All numbers are doubles there, but whole
@@ -7,12 +7,13 @@ numbers where a whole number is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kinmqtt_rules.checking import CheckedRule, Output
 from kinmqtt_rules.errors import RuleError
 from kinmqtt_rules.functions import Kind
+from kinmqtt_rules.spark_text import filled, name_of, quoted, topic_pattern
 from kinmqtt_rules.tree import Call, Case, Constant, Name, Node, Step
 
 COLUMNS: Final[Mapping[str, tuple[str, Kind]]] = {
@@ -28,6 +29,7 @@ COLUMNS: Final[Mapping[str, tuple[str, Kind]]] = {
 """The columns of the table, each with its kind. `payload` is binary, `publish_received_at` in ms since 1970."""
 
 DOCUMENT: Final = "try_parse_json(decode(payload, 'UTF-8'))"
+"""The payload's value, if it is JSON."""
 
 _TYPES: Final[Mapping[Kind, tuple[str, str]]] = {
     Kind.NUMBER: ("^(BIGINT|DOUBLE|FLOAT|DECIMAL)", "double"),
@@ -39,8 +41,8 @@ _TYPES: Final[Mapping[Kind, tuple[str, str]]] = {
 """By kind: what `schema_of_variant` says of it, and the type that it is read as."""
 
 _SCALARS: Final = (Kind.NUMBER, Kind.TEXT, Kind.BOOL)
-_COMPARISONS: Final = frozenset(("eq", "neq", "gt", "gte", "lt", "lte", "in", "nin", "btw"))
-_ORDERED: Final = frozenset(("gt", "gte", "lt", "lte", "btw"))
+_COMPARISONS: Final = frozenset(("eq", "neq", "gt", "gte", "lt", "lte", "in", "nin"))
+_ORDERED: Final = frozenset(("gt", "gte", "lt", "lte"))
 _SAME_KIND: Final = frozenset(("coalesce", "nvl"))
 
 
@@ -49,25 +51,8 @@ def spark_sql(rule: CheckedRule, view: str = "messages") -> str:
     return _Writer(rule).query(view)
 
 
-def quoted(text: str) -> str:
-    """Return a literal of Spark SQL."""
-    escaped = "".join(f"\\u{ord(sign):04x}" if ord(sign) < 32 or sign in "'\\" else sign for sign in text)
-    return f"'{escaped}'"
-
-
-def _name(text: str) -> str:
-    return f"`{text.replace('`', '``')}`"
-
-
-def topic_pattern(filter: str) -> str:
-    """Return the regular expression of Java for a topic filter."""
-    levels = filter.split("/")
-    parts = ["[^/]*" if level == "+" else f"\\Q{level}\\E" for level in levels if level != "#"]
-    pattern = "/".join(parts)
-    if levels[-1] == "#":
-        pattern = f"{pattern}(/.*)?" if parts else ".*"
-    begin = "(?!\\$)" if levels[0] in ("+", "#") else ""
-    return f"(?s)^{begin}{pattern}$"
+def _null(wanted: Kind) -> str:
+    return f"CAST(NULL AS {_TYPES[wanted][1]})" if wanted in _TYPES else "NULL"
 
 
 class _Writer:
@@ -85,7 +70,7 @@ class _Writer:
         if rule.where is not None:
             conditions.append(self._text(rule.where, Kind.BOOL))
         where = "\n  AND ".join(f"({each})" for each in conditions)
-        source = _name(view)
+        source = f"(SELECT *, {DOCUMENT} AS document FROM {name_of(view)})"
         if rule.foreach is not None:
             array = self._variant(rule.foreach)
             is_array = f"schema_of_variant({array}) LIKE 'ARRAY<%'"
@@ -103,10 +88,15 @@ class _Writer:
 
     def _column(self, output: Output) -> list[str]:
         if output.node is None:
-            return [f"{text} AS {_name(name)}" for name, (text, _) in COLUMNS.items()]
-        kind = self._kind(output.node)
-        text = self._variant(output.node) if kind is Kind.ANY else self._text(output.node, kind)
-        return [f"{text} AS {_name('.'.join(output.path))}"]
+            return [f"{text} AS {name_of(name)}" for name, (text, _) in COLUMNS.items()]
+        node, kind = output.node, self._kind(output.node)
+        is_part = kind is Kind.ANY and not isinstance(node, Call | Case)
+        if kind is Kind.ANY and not is_part:
+            raise self._fail(
+                node, "Spark can't tell of which kind this value is: compare it, or pass it to a function"
+            )
+        text = self._variant(node) if is_part else self._text(node, kind)
+        return [f"{text} AS {name_of('.'.join(output.path))}"]
 
     # Kinds
 
@@ -121,14 +111,19 @@ class _Writer:
             case Name() | Step():
                 return Kind.ANY
             case Case():
-                return self._common([*(result for _, result in node.branches), node.otherwise])
+                return self._joint([*(result for _, result in node.branches), node.otherwise])
             case Call():
-                if node.function.name in _SAME_KIND or node.function.name == "add":
-                    kind = self._common(node.arguments)
-                    return Kind.NUMBER if node.function.name == "add" and kind is Kind.ANY else kind
-                return node.function.result
+                if node.function.name in _SAME_KIND:
+                    return self._joint(node.arguments)
+                return self._common(node.arguments) if node.function.name == "add" else node.function.result
 
-    def _common(self, nodes: list[Node] | tuple[Node, ...]) -> Kind:
+    def _joint(self, nodes: Sequence[Node]) -> Kind:
+        """Return the kind of all; ANY if one of them may be of any."""
+        typed = [node for node in nodes if not (isinstance(node, Constant) and node.value is None)]
+        return Kind.ANY if any(self._kind(node) is Kind.ANY for node in typed) else self._common(typed)
+
+    def _common(self, nodes: Sequence[Node]) -> Kind:
+        """Return the kind of those that have one; ANY if they differ."""
         kinds = {self._kind(node) for node in nodes if not (isinstance(node, Constant) and node.value is None)}
         kinds.discard(Kind.ANY)
         if kinds == {Kind.INTEGER, Kind.NUMBER}:
@@ -160,7 +155,7 @@ class _Writer:
 
     def _constant(self, node: Constant, wanted: Kind) -> str:
         if node.value is None:
-            return "NULL"
+            return _null(wanted)
         if isinstance(node.value, bool):
             text, kind = str(node.value).lower(), Kind.BOOL
         elif isinstance(node.value, str):
@@ -178,7 +173,7 @@ class _Writer:
             if wanted is Kind.NUMBER:
                 return f"CAST({text} AS DOUBLE)"
             raise self._fail(node, "it may be no whole number, which Spark can't tell from one")
-        return "NULL"
+        return _null(wanted)
 
     def _read(self, node: Node, wanted: Kind) -> str:
         """Return a part of JSON as a kind."""
@@ -204,7 +199,7 @@ class _Writer:
             return f"try_variant_get(element, {path}, 'variant')"
         if node.name != "payload" or not steps:
             raise self._fail(node, f"there is no part of {node.name!r} in Spark")
-        return f"try_variant_get({DOCUMENT}, {path}, 'variant')"
+        return f"try_variant_get(document, {path}, 'variant')"
 
     def _step(self, node: Step) -> str:
         if isinstance(node.key, int):
@@ -227,7 +222,7 @@ class _Writer:
         if function.spark is None:
             raise self._fail(node, f"Spark has no function {function.name!r} that does the same")
         if function.name == "is_null":
-            return f"({self._presence(node.arguments[0])} IS NULL)"
+            return self._is_null(node.arguments[0])
         if function.name in _COMPARISONS:
             return self._comparison(node)
         if function.name in _SAME_KIND or function.name == "add":
@@ -235,50 +230,49 @@ class _Writer:
         texts = [self._text(argument, function.kind_of(place)) for place, argument in enumerate(node.arguments)]
         if function.name in ("is_true", "is_false"):
             texts = [self._text(node.arguments[0], Kind.BOOL)]
-        return _filled(function.spark, texts)
+        return filled(function.spark, texts)
 
-    def _presence(self, node: Node) -> str:
-        """Return what is NULL if a value is NULL, JSON's null included."""
+    def _is_null(self, node: Node) -> str:
+        """Return whether a value is NULL, JSON's null included."""
         kind = self._kind(node)
         if kind is not Kind.ANY or isinstance(node, Constant):
-            return self._text(node, kind)
+            return f"({self._text(node, kind)} IS NULL)"
         variant = self._variant(node)
-        return f"(CASE WHEN NOT is_variant_null({variant}) THEN 1 END)"
+        return f"({variant} IS NULL OR is_variant_null({variant}))"
 
     def _comparison(self, node: Call) -> str:
         kind = self._common(node.arguments)
         template = node.function.spark or ""
-        if (
-            node.function.name in ("in", "nin")
-            and len(node.arguments) == 2
-            and self._kind(node.arguments[1]) is Kind.ANY
-        ):
+        is_membership = node.function.name in ("in", "nin")
+        if is_membership and len(node.arguments) == 2 and self._kind(node.arguments[1]) is Kind.ANY:
             raise self._fail(node, "Spark can't tell whether IN has an array here")
         if kind is not Kind.ANY:
             kind = Kind.NUMBER if kind is Kind.INTEGER else kind
             if kind is Kind.BOOL and node.function.name in _ORDERED:
                 return "CAST(NULL AS BOOLEAN)"
-            return _filled(template, [self._text(argument, kind) for argument in node.arguments])
+            return filled(template, [self._text(argument, kind) for argument in node.arguments])
         kinds = {self._kind(argument) for argument in node.arguments} - {Kind.ANY}
-        if kinds or node.function.name in ("in", "nin"):
+        if kinds or is_membership:
             raise self._fail(node, "Spark can't compare values of several kinds")
         scalars = _SCALARS[:2] if node.function.name in _ORDERED else _SCALARS
-        each = [_filled(template, [self._text(argument, kind) for argument in node.arguments]) for kind in scalars]
+        each = [filled(template, [self._text(argument, kind) for argument in node.arguments]) for kind in scalars]
         return f"coalesce({', '.join(each)})"
 
     def _of_one_kind(self, node: Call, wanted: Kind) -> str:
-        template = node.function.spark or ""
-        kind = self._common(node.arguments)
+        """Return coalesce, nvl or + for what is asked for: values of another kind count as NULL there."""
+        kind = self._kind(node) if wanted is Kind.ANY else wanted
         if kind is Kind.ANY:
-            if {self._kind(argument) for argument in node.arguments} - {Kind.ANY} or wanted is Kind.ANY:
-                raise self._fail(node, f"Spark can't tell of which kind {node.function.name} is here")
-            kind = wanted
-        if kind is Kind.TEXT and node.function.name == "add":
-            template = "concat({0}, {1})"
-        elif kind is Kind.INTEGER or (kind is Kind.NUMBER and node.function.name == "add"):
-            kind = Kind.NUMBER
-        text = _filled(template, [self._text(argument, kind) for argument in node.arguments])
-        return self._fitted(text, kind, wanted, node)
+            raise self._fail(node, f"Spark can't tell of which kind {node.function.name} is here")
+        if node.function.name != "add":
+            *first, last = node.arguments
+            branches = " ".join(f"WHEN NOT {self._is_null(each)} THEN {self._text(each, kind)}" for each in first)
+            return f"(CASE {branches} ELSE {self._text(last, kind)} END)"
+        if kind in (Kind.TEXT, Kind.BINARY):
+            return filled("concat({0}, {1})", [self._text(argument, kind) for argument in node.arguments])
+        if kind not in (Kind.INTEGER, Kind.NUMBER):
+            return _null(wanted)
+        sum = filled(node.function.spark or "", [self._text(argument, Kind.NUMBER) for argument in node.arguments])
+        return self._fitted(sum, Kind.NUMBER, wanted, node)
 
     def _topic_matches(self, node: Call) -> str:
         topic, filter = node.arguments
@@ -288,14 +282,3 @@ class _Writer:
 
     def _fail(self, node: Node, text: str) -> RuleError:
         return RuleError(self._rule.sql, node.offset, text)
-
-
-def _filled(template: str, texts: list[str]) -> str:
-    """Return a template with its arguments; ``{all}`` is all of them, ``{rest}`` all but the first."""
-    for place, text in enumerate(texts):
-        template = template.replace(f"{{{place}}}", f"\0{place}\0")
-    template = template.replace("{all}", ", ".join(f"\0{place}\0" for place in range(len(texts))))
-    template = template.replace("{rest}", ", ".join(f"\0{place}\0" for place in range(1, len(texts))))
-    for place, text in enumerate(texts):
-        template = template.replace(f"\0{place}\0", text)
-    return template

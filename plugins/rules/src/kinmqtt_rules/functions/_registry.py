@@ -155,18 +155,15 @@ def is_sound(number: int | float) -> bool:
 
 def bind(function: Function, count: int, tally: Tally) -> Callable[..., Any]:
     """Return a call with ``count`` arguments that never raises for them: it counts mistyped ones in ``tally``."""
-    guarded = _guarded(function, tally)
+    call = _guarded(function, tally)
     if function.sees_null:
-        return guarded
-    skipped = int(function.timed)
-    types = [
-        None if place in function.prepare else TYPES[function.kind_of(place)] for place in range(count)
-    ]  # fmt: skip
-    if None in types or skipped or count not in (1, 2):
-        return _checked(guarded, types, skipped, tally)
-    if count == 1:
-        return _unary(guarded, types[0] or frozenset(), tally)
-    return _binary(guarded, types[0] or frozenset(), types[1] or frozenset(), tally)
+        return call
+    types = [None if place in function.prepare else TYPES[function.kind_of(place)] for place in range(count)]
+    if count == 1 and types[0] is not None and not function.timed:
+        return _unary(call, types[0], tally)
+    if count == 2 and types[0] is not None and types[1] is not None and not function.timed:
+        return _binary(call, types[0], types[1], tally)
+    return _checked(call, types, int(function.timed), tally)
 
 
 def _guarded(function: Function, tally: Tally) -> Callable[..., Any]:
@@ -181,9 +178,7 @@ def _guarded(function: Function, tally: Tally) -> Callable[..., Any]:
         except Mistyped:
             tally.mistyped += 1
             return None
-        if is_number and result is not None and not is_sound(result):
-            return None
-        return result
+        return result if not is_number or result is None or is_sound(result) else None
 
     return call
 

@@ -152,14 +152,13 @@ def nin(one: Any, *others: Any) -> bool | None:
     return None if found is None else not found
 
 
-@function("comparison", Kind.ANY, Kind.ANY, Kind.ANY, gives=Kind.BOOL, example=("btw(2, 1, 3)", True),
-          spark="({0} BETWEEN {1} AND {2})")  # fmt: skip
+@function("comparison", Kind.ANY, Kind.ANY, Kind.ANY, gives=Kind.BOOL, example=("btw(2, 1, 3)", True))  # fmt: skip
 def btw(one: Any, low: Any, high: Any) -> bool:
-    """As `BETWEEN`, with both bounds."""
+    """Whether it is at least the second and at most the third; NULL if one of them is NULL."""
     return _not_less(one, low) and _not_greater(one, high)
 
 
-OPERATORS.update({name: FUNCTIONS[name] for name in ("in", "nin", "btw")})
+OPERATORS.update({name: FUNCTIONS[name] for name in ("in", "nin")})
 
 
 class LikePattern:

@@ -9,6 +9,12 @@ from kinmqtt_rules.functions.patterns import MAX_SUBJECT, SafePattern
 from kinmqtt_rules.functions.printing import Format
 
 _TEXT = (Kind.TEXT,)
+_BLANKS = " \t\n\r\v\f"
+
+
+def _trim(ends: str) -> str:
+    """Return the call in Spark, which by itself takes away spaces only."""
+    return f"trim({ends} ' \\t\\n\\r\\u000b\\u000c' FROM {{0}})"
 
 
 @function("text", *_TEXT, gives=Kind.TEXT, example=("lower('aB')", "ab"), spark="lower({0})")
@@ -23,22 +29,22 @@ def upper(text: str) -> str:
     return text.upper()
 
 
-@function("text", *_TEXT, gives=Kind.TEXT, example=("trim(' a ')", "a"), spark="trim({0})")
+@function("text", *_TEXT, gives=Kind.TEXT, example=("trim(' a ')", "a"), spark=_trim("BOTH"))
 def trim(text: str) -> str:
-    """Without spaces at both ends."""
-    return text.strip(" ")
+    """Without blanks and line breaks at both ends."""
+    return text.strip(_BLANKS)
 
 
-@function("text", *_TEXT, gives=Kind.TEXT, example=("ltrim(' a ')", "a "), spark="ltrim({0})")
+@function("text", *_TEXT, gives=Kind.TEXT, example=("ltrim(' a ')", "a "), spark=_trim("LEADING"))
 def ltrim(text: str) -> str:
-    """Without spaces at the beginning."""
-    return text.lstrip(" ")
+    """Without blanks and line breaks at the beginning."""
+    return text.lstrip(_BLANKS)
 
 
-@function("text", *_TEXT, gives=Kind.TEXT, example=("rtrim(' a ')", " a"), spark="rtrim({0})")
+@function("text", *_TEXT, gives=Kind.TEXT, example=("rtrim(' a ')", " a"), spark=_trim("TRAILING"))
 def rtrim(text: str) -> str:
-    """Without spaces at the end."""
-    return text.rstrip(" ")
+    """Without blanks and line breaks at the end."""
+    return text.rstrip(_BLANKS)
 
 
 @function("text", *_TEXT, gives=Kind.INTEGER, example=("strlen('abc')", 3), spark="char_length({0})")
@@ -140,7 +146,7 @@ def find(text: str, part: str, where: str = "leading") -> str:
     return "" if place < 0 else text[place:]
 
 
-@function("text", *_TEXT, gives=Kind.INTEGER, name="ascii", example=("ascii('a')", 97), spark="ascii({0})")
+@function("text", *_TEXT, gives=Kind.INTEGER, name="ascii", example=("ascii('a')", 97), spark="nullif(ascii({0}), 0)")
 def _ascii(text: str) -> int:
     """The number of the first character in Unicode."""
     return ord(text[0])
