@@ -182,7 +182,7 @@ def column_of(sql: str) -> str:
     return query.removeprefix("SELECT ").partition("\nFROM ")[0].removesuffix(" AS `x`")
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [150, pytest.param(1500, marks=pytest.mark.soak)])
 def test_generated_expressions_have_the_same_values_in_spark(
     spark: SparkSession, messages: list[tuple[str, Any]], count: int
 ) -> None:
