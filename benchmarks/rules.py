@@ -89,8 +89,8 @@ def main() -> None:
     medians = {name: statistics.median(side.times) for name, side in sides.items()}
     for name, cost in medians.items():
         print(f"{name}: {cost:.2f} µs a message")
-    for text, side, base, aim in AIMS:
-        print(f"{text}: {medians[base] / medians[side]:.2f} (aim {aim})")
+    for text, which, base, aim in AIMS:
+        print(f"{text}: {medians[base] / medians[which]:.2f} (aim {aim})")
 
 
 if __name__ == "__main__":
