@@ -66,8 +66,9 @@ def test_show_prints_the_function(settings: str, capsys: pytest.CaptureFixture[s
 
     assert capsys.readouterr().out == (
         "def rule(s):\n"
-        "    v1 = get(document(s), 'temp')\n"
-        "    if f_gt(v1, 30) is not True:\n"
+        "    payload = document(s)\n"
+        "    v1 = (payload.get('temp') if kind(payload) is map else None)\n"
+        "    if (v1 > 30 if kind(v1) in number_types else f_gt(v1, 30)) is not True:\n"
         "        return None\n"
         "    row = {'t': v1, 'clientid': field_clientid(s)}\n"
         "    return (row,)\n"

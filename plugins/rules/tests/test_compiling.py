@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from kinmqtt_rules.compiling import MAX_ROWS, TooManyRows
+from kinmqtt_rules.runtime import MAX_ROWS, TooManyRows
 from rules_harness.running import compiled, message_of, rows_of, subject_of
 
 SENSORS = {"on": True, "sensors": [{"n": "a", "v": 1}, {"n": "b", "v": 5}, {"n": "c", "v": "x"}]}
@@ -97,9 +97,11 @@ def test_what_where_decides_alone_comes_first() -> None:
 
     assert [line.strip() for line in lines] == [
         "def rule(s):",
-        "if f_eq(field_qos(s), 1) is not True:",
+        "v1 = field_qos(s)",
+        "if (v1 == 1 if kind(v1) in number_types else f_eq(v1, 1)) is not True:",
         "return None",
-        "if f_eq(field_clientid(s), 'x') is not True:",
+        "v2 = field_clientid(s)",
+        "if (v2 == 'x' if kind(v2) in text_types else f_eq(v2, 'x')) is not True:",
         "return None",
         "row = {'a': f_upper(field_topic(s))}",
         "return (row,)",
@@ -136,6 +138,8 @@ ALLOWED = {
     ast.Compare,
     ast.IsNot,
     ast.Is,
+    ast.In,
+    ast.Attribute,
     ast.IfExp,
     ast.Continue,
     ast.UnaryOp,
@@ -155,3 +159,4 @@ def test_texts_and_names_never_become_code(sql: str) -> None:
     rule.run(subject_of(message_of({})))
 
     assert {type(node) for node in ast.walk(tree)} <= ALLOWED
+    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} <= {"get"}

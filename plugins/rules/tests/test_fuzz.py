@@ -143,7 +143,7 @@ STATEMENTS = (
 )
 
 
-HELPERS = {"document", "get", "at", "put", "put_in_payload", "elements", "now"}
+HELPERS = {"kind", "document", "get", "at", "put", "put_in_payload", "elements", "now"}
 
 
 def called(node: ast.AST) -> set[str]:

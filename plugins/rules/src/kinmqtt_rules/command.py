@@ -138,7 +138,7 @@ def _test(name: str, rule: _Rule, parsed: Namespace) -> int:
     publisher = Publisher(parsed.client, parsed.user)
     message = Message(parsed.topic, payload, parsed.qos, parsed.retain, publisher=publisher, received_at=now)
     client = Client(parsed.client, parsed.user, Address("127.0.0.1"))
-    subject = Subject(MESSAGE_EVENT, message, now, _About(client))
+    subject = Subject(MESSAGE_EVENT, message, lambda: now, _About(client))
     rows = compiled.run(subject)
     if compiled.tally.mistyped:
         print(f"{compiled.tally.mistyped} arguments had a wrong type, and made NULL", file=sys.stderr)

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from attrs import frozen
 
+from kinmqtt_rules import runtime
 from kinmqtt_rules.checking import CheckedRule, Output
 from kinmqtt_rules.fields import Read, Subject, reader_of
-from kinmqtt_rules.functions import Function, Tally, bind
+from kinmqtt_rules.functions import TYPES, Function, Kind, Tally, bind
+from kinmqtt_rules.runtime import Row
 from kinmqtt_rules.tree import Call, Case, Constant, Name, Node, Step, children
 
-MAX_ROWS: Final = 1000
-"""The most rows that FOREACH makes of a message."""
-
-Row: TypeAlias = dict[str, Any]
-
-
-class TooManyRows(Exception):
-    """FOREACH had an array with more than :data:`MAX_ROWS` elements."""
+_SIGNS: Final = {"eq": "==", "neq": "!=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_PLAIN_TYPES: Final[Mapping[type[object], str]] = {int: "number", float: "number", str: "text"}
 
 
 @frozen(slots=True, eq=False)
@@ -50,45 +46,6 @@ def compile_rule(rule: CheckedRule, name: str = "rule") -> CompiledRule:
     return CompiledRule(source, space["rule"], tally)
 
 
-# What generated functions call, besides those of rules
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if type(value) is dict else None
-
-
-def _at(value: Any, index: int) -> Any:
-    if type(value) is not list:
-        return None
-    return value[index] if -len(value) <= index < len(value) else None
-
-
-def _elements(value: Any) -> Sequence[Any]:
-    if type(value) is not list:
-        return ()
-    if len(value) > MAX_ROWS:
-        raise TooManyRows(f"FOREACH has {len(value)} elements; {MAX_ROWS} are the most")
-    return value
-
-
-def _put(row: Row, *path_and_value: Any) -> None:
-    """Put a value at a path; maps on the way are copied, as they may be the message's own."""
-    *path, last, value = path_and_value
-    for key in path:
-        inner = row.get(key)
-        row[key] = dict(inner) if type(inner) is dict else {}
-        row = row[key]
-    row[last] = value
-
-
-def _document(subject: Subject) -> Any:
-    return subject.document()
-
-
-def _now(subject: Subject) -> float:
-    return subject.now
-
-
 class _Writer:
     """Writes the function of one rule."""
 
@@ -104,6 +61,7 @@ class _Writer:
         self._shared: frozenset[Node] = frozenset()
         self._lines: list[str] = []
         self._indent = 1
+        self._has_document = False
         self._of_events = bool(rule.events)
 
     def write(self) -> str:
@@ -123,7 +81,7 @@ class _Writer:
 
     def _loop(self, foreach: Node) -> None:
         self._line("rows = []")
-        self._line(f"for element in {self._named('elements', _elements)}({self._text(foreach)}):")
+        self._line(f"for element in {self._named('elements', runtime.elements)}({self._text(foreach)}):")
         self._indent += 1
         outside = dict(self._written)
         if self._rule.incase is not None:
@@ -166,9 +124,9 @@ class _Writer:
             and len(output.path) > 1
             and any(each.node is None for each in self._rule.outputs)
         ):
-            text = f"{text}, {self._named('document', _document)}(s)"
-            return f"{self._named('put_in_payload', _put_in_payload)}(row, {keys}, {text})"
-        return f"{self._named('put', _put)}(row, {keys}, {text})"
+            text = f"{text}, {self._payload()}"
+            return f"{self._named('put_in_payload', runtime.put_in_payload)}(row, {keys}, {text})"
+        return f"{self._named('put', runtime.put)}(row, {keys}, {text})"
 
     def _line(self, text: str) -> None:
         self._lines.append("    " * self._indent + text)
@@ -204,7 +162,7 @@ class _Writer:
             case Name():
                 return "element" if self._is_element(node) else self._field(node.name)
             case Step(of=Name(name="payload") as of) if not self._is_element(of):
-                return self._step(f"{self._named('document', _document)}(s)", node.key)
+                return self._step(self._payload(), node.key)
             case Step():
                 return self._step(self._text(node.of), node.key)
             case Call():
@@ -215,10 +173,24 @@ class _Writer:
                     text = f"({self._text(result)} if {self._truth(condition)} is True else {text})"
                 return text
 
+    def _payload(self) -> str:
+        """Return the variable with the payload's value, which is assigned once."""
+        if not self._has_document:
+            self._has_document = True
+            self._insert(f"payload = {self._named('document', Subject.document)}(s)")
+        return "payload"
+
+    def _insert(self, line: str) -> None:
+        """Write a line at the beginning of the function."""
+        self._lines.insert(1, f"    {line}")
+
     def _step(self, of: str, key: str | int) -> str:
+        if isinstance(key, str) and of.isidentifier():
+            kind, map = self._named("kind", type), self._named("map", dict)
+            return f"({of}.get({key!r}) if {kind}({of}) is {map} else None)"
         if isinstance(key, str):
-            return f"{self._named('get', _get)}({of}, {key!r})"
-        return f"{self._named('at', _at)}({of}, {key - 1 if key > 0 else key})"
+            return f"{self._named('get', runtime.get)}({of}, {key!r})"
+        return f"{self._named('at', runtime.at)}({of}, {key - 1 if key > 0 else key})"
 
     def _field(self, name: str) -> str:
         read: Read = reader_of(name, of_events=self._of_events)
@@ -230,9 +202,29 @@ class _Writer:
             self._prepared(function, place, argument) if place in function.prepare else self._text(argument)
             for place, argument in enumerate(node.arguments)
         ]
+        plain = self._plain_comparison(node, arguments)
+        if plain is not None:
+            return plain
         if function.timed:
-            arguments.insert(0, f"{self._named('now', _now)}(s)")
+            arguments.insert(0, f"{self._named('now', runtime.now)}(s)")
         return f"{self._bound(function, len(node.arguments))}({', '.join(arguments)})"
+
+    def _plain_comparison(self, node: Call, arguments: Sequence[str]) -> str | None:
+        """Return a comparison with a constant that needs no call if the types are the usual ones."""
+        sign = _SIGNS.get(node.function.name)
+        if sign is None or not isinstance(node.arguments[1], Constant) or isinstance(node.arguments[0], Constant):
+            return None
+        types = _PLAIN_TYPES.get(node.arguments[1].kind)
+        if types is None:
+            return None
+        one, constant = arguments
+        if not one.isidentifier():
+            variable = f"v{next(self._numbers)}"
+            self._line(f"{variable} = {one}")
+            self._written[node.arguments[0]] = one = variable
+        kinds = self._named(f"{types}_types", TYPES[Kind[types.upper()]])
+        call = f"{self._bound(node.function, 2)}({one}, {constant})"
+        return f"({one} {sign} {constant} if {self._named('kind', type)}({one}) in {kinds} else {call})"
 
     def _prepared(self, function: Function, place: int, argument: Node) -> str:
         assert isinstance(argument, Constant)
@@ -248,14 +240,6 @@ class _Writer:
             name = f"f_{function.name}{same + 1 if same else ''}"
             self._calls[function, count] = self._named(name, bind(function, count, self._tally))
         return name
-
-
-def _put_in_payload(row: Row, *arguments: Any) -> None:
-    """Put a value into the payload of a row with all fields: it becomes a map, if it is JSON with one."""
-    *rest, document = arguments
-    if type(row.get("payload")) is not dict:
-        row["payload"] = document if type(document) is dict else {}
-    _put(row, *rest)
 
 
 def _conjuncts(node: Node) -> Iterator[Node]:

@@ -32,19 +32,32 @@ class About(Protocol):
 class Subject:
     """A message or an event that rules are applied to: it has the fields, and decodes the payload once for all."""
 
-    __slots__ = ("_document", "_text", "about", "event", "message", "now", "values")
+    __slots__ = ("_clock", "_document", "_now", "_text", "about", "event", "message", "values")
 
     def __init__(
-        self, event: str, message: Message, now: float, about: About, values: Mapping[str, Any] | None = None
+        self,
+        event: str,
+        message: Message,
+        clock: Callable[[], float],
+        about: About,
+        values: Mapping[str, Any] | None = None,
     ) -> None:
-        """``values``: the fields of an event that no message has."""
+        """``clock`` returns the moment, and is called once at most; ``values``: the fields of an event."""
         self.event = event
         self.message = message
-        self.now = now
+        self._clock = clock
+        self._now: float | None = None
         self.about = about
         self.values = values
         self._document: Any = Subject
         self._text: Any = None
+
+    @property
+    def now(self) -> float:
+        """The moment, in seconds since the epoch, the same for all rules."""
+        if self._now is None:
+            self._now = self._clock()
+        return self._now
 
     def document(self) -> Any:
         """Return the payload's value if it is JSON, else ``None``."""

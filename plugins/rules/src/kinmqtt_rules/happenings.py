@@ -36,7 +36,7 @@ def subject_of(event: Event, context: Context) -> Subject | None:
         publisher=Publisher(event.client_id, username if isinstance(username, str) else None),
         received_at=event.at,
     )
-    return Subject(EVENTS[topic].event, message, event.at, context, found)
+    return Subject(EVENTS[topic].event, message, lambda: event.at, context, found)
 
 
 class EventRules:
@@ -108,7 +108,7 @@ class NoticeRules:
             "reason": reason,
         }
         event = EVENTS[topic].event
-        subject = Subject(event, message, self._context.clock.now(), self._context, values)
+        subject = Subject(event, message, self._context.clock.now, self._context, values)
         for rule in rules:
             for action, made in rule.outcomes(subject):
                 self._engine.act(rule, action, made)

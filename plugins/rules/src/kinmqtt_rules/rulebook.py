@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from kinmqtt_rules.fields import EVENTS
 from kinmqtt_rules.happenings import GROUP, NOTICES, EventRules, NoticeRules
@@ -39,7 +38,7 @@ class Rulebook:
         self._is_open = True
         for rule in self._rules:
             if rule.checked.filters:
-                self._taps.append(self._context.tap(rule.checked.filters, partial(self._engine.see, rule)))
+                self._taps.append(self._context.tap(rule.checked.filters, self._engine.handler(rule)))
             if not all(EVENTS[topic].is_durable for topic in rule.checked.events):
                 self._context.log.info(
                     "rule {rule} is about events of messages, of which some may be lost", rule=rule.name

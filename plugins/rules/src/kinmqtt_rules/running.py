@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kinmqtt_rules.actions import Action, act, action_of
@@ -12,7 +12,7 @@ from kinmqtt_rules.fields import Subject
 from kinmqtt_rules.settings import RuleSettings
 from kinmqtt_spi.pace import Pace
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
 from kinmqtt_spi.values import Message
 
 LOGGED_AGAIN_AFTER_S: Final = 60.0
@@ -42,21 +42,27 @@ class RunningRule:
         self._mistyped = metrics.counter("rules.mistyped", "values", labels)
         self.loops = metrics.counter("rules.loops", "messages", labels)
 
-    def outcomes(self, subject: Subject) -> Iterator[tuple[Action, Message]]:
-        """Return what is to be done about a subject; failures are counted, and never raised."""
-        tally = self._tally
+    def rows(self, subject: Subject) -> Sequence[Any] | None:
+        """Return the rows of a subject; a failure is counted, and never raised."""
         self._matched.value += 1
+        tally = self._tally
         try:
             rows = self._run(subject)
         except Exception as error:
             self.failed(error)
-            return
-        finally:
-            if tally.mistyped:
-                self._mistyped.value += tally.mistyped
-                tally.mistyped = 0
-        if not rows:
-            return
+            rows = None
+        if tally.mistyped:
+            self._mistyped.value += tally.mistyped
+            tally.mistyped = 0
+        return rows
+
+    def outcomes(self, subject: Subject) -> Iterator[tuple[Action, Message]]:
+        """Return what is to be done about a subject; failures are counted, and never raised."""
+        rows = self.rows(subject)
+        return iter(()) if not rows else self.made_of(rows, subject)
+
+    def made_of(self, rows: Sequence[Any], subject: Subject) -> Iterator[tuple[Action, Message]]:
+        """Return what is to be done about rows."""
         self._passed.value += 1
         for row in rows:
             for action in self.actions:
@@ -85,6 +91,7 @@ class Engine:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._clock = context.clock
         self._message: Message | None = None
         self._subject: Any = None
         self._depth = 0
@@ -92,16 +99,27 @@ class Engine:
         self._is_muted = False
         """Whether what is published now fires no rules."""
 
-    def see(self, rule: RunningRule, message: Message) -> None:
-        """Apply a rule to a message that passes."""
-        if self._is_muted:
-            return
-        if message is not self._message:
-            self._message = message
-            self._subject = Subject(MESSAGE_EVENT, message, self._context.clock.now(), self._context)
+    def handler(self, rule: RunningRule) -> TapHandler:
+        """Return what applies a rule to the messages that pass."""
+        rows_of = rule.rows
+
+        def see(message: Message) -> None:
+            if self._is_muted:
+                return
+            if message is not self._message:
+                self._message = message
+                self._subject = Subject(MESSAGE_EVENT, message, self._clock.now, self._context)
+            subject = self._subject
+            rows = rows_of(subject)
+            if rows:
+                self._act_on(rule, rows, subject)
+
+        return see
+
+    def _act_on(self, rule: RunningRule, rows: Sequence[Any], subject: Subject) -> None:
         self._depth += 1
         try:
-            for action, made in rule.outcomes(self._subject):
+            for action, made in rule.made_of(rows, subject):
                 self.act(rule, action, made)
         finally:
             self._depth -= 1

@@ -36,7 +36,7 @@ def compiled(sql: str) -> CompiledRule:
 
 def subject_of(message: Message) -> Subject:
     """Return what rules see of a message."""
-    return Subject("message.publish", message, NOW, context())
+    return Subject("message.publish", message, lambda: NOW, context())
 
 
 def rows_of(sql: str, payload: Any = None, *, topic: str = "t/1") -> Sequence[Any] | None:
