@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sqlglot.expressions import FUNCTION_BY_NAME
+from sqlglot.tokens import Tokenizer
 
 from kinmqtt_rules.checking import check
 from kinmqtt_rules.errors import RuleError
+from kinmqtt_rules.tree import Call, Name, Step
 
 MISTAKES = [
     ("", "1:1: the SQL is empty"),
@@ -114,6 +117,28 @@ def test_a_mistake_is_told_with_its_place(sql: str, expected: str) -> None:
     assert any(each in str(caught.value) for each in expected.split("|"))
 
 
+WORDS_OF_RULES = {
+    *(
+        "SELECT",
+        "FROM",
+        "WHERE",
+        "AS",
+        "AND",
+        "OR",
+        "NOT",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "END",
+        "BETWEEN",
+        "IN",
+        "LIKE",
+    ),
+    *("IS", "NULL", "TRUE", "FALSE", "FOREACH", "DO", "INCASE"),
+}
+
+
 def test_words_of_sql_are_names_behind_a_dot() -> None:
     """Also those that sqlglot takes for constructors of lists and maps."""
     rule = check(
@@ -135,3 +160,17 @@ def test_old_names_of_events_are_known() -> None:
     rule = check('SELECT clientid FROM "$events/client_connected", "$events/client/connected", "t"')
 
     assert (rule.events, rule.filters) == (("$events/client/connected",), ("t",))
+
+
+def test_no_name_is_a_word_to_sqlglot() -> None:
+    """Of the hundreds that it knows, in each place where a name stands."""
+    words = {word for word in (*Tokenizer.KEYWORDS, *FUNCTION_BY_NAME) if word.isidentifier()} - WORDS_OF_RULES
+    assert len(words) > 500
+
+    for word in sorted(words):
+        rule = check(f'SELECT payload.{word}[1].x AS {word}, {word} + 1 AS y, payload.{word} AS z FROM "t"')
+
+        [index, y, z] = [output.node for output in rule.outputs]
+        assert isinstance(z, Step) and z == Step(Name("payload"), word)
+        assert index == Step(Step(z, 1), "x")
+        assert isinstance(y, Call) and y.arguments[0] == index

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_rules import Rules, RulesSettings
+from kinmqtt_rules.running import MAX_MADE
 from kinmqtt_spi.errors import NotCommitted, NotConfigured, SettingsError
 from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.memory.plugin import BareContext
@@ -200,6 +201,17 @@ def test_rules_see_what_rules_publish_up_to_a_depth() -> None:
     assert len(context.published) == MAX_NESTED
     assert len(context.too_deep) == 1
     assert counted(context, "rules.loops") == 1
+
+
+def test_rules_make_a_bounded_number_of_messages_of_one() -> None:
+    """However many rows each message of a loop makes."""
+    sql = "FOREACH split('a,b,c,d', ',') DO item AS n FROM \"t/#\""
+    _, context = started(rule(sql, republish("t/1")))
+
+    context.route(message_of())
+
+    assert len(context.published) + len(context.too_deep) == MAX_MADE
+    assert "LoopError" in context.log.texts("warn")[0]
 
 
 def test_a_direct_message_fires_no_rules() -> None:

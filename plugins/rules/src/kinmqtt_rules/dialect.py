@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
 
-from sqlglot import exp, parser, tokens
+from sqlglot import exp, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -14,6 +14,17 @@ from kinmqtt_rules.errors import RuleError
 
 MAX_SQL: Final = 16_384
 """The longest SQL of a rule, in characters."""
+
+NAME: Final = "n_"
+"""What names in expressions begin with."""
+
+CASTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("int", "integer", "bigint"), "int"),
+    **dict.fromkeys(("float", "double", "real"), "float"),
+    **dict.fromkeys(("text", "string", "varchar"), "str"),
+    **dict.fromkeys(("bool", "boolean"), "bool"),
+}
+"""The types of CAST, each with the function that converts to it."""
 
 _QUOTES: Final = "'\"`"
 
@@ -94,15 +105,6 @@ class RulesDialect(Dialect):
         KEYWORDS: ClassVar[dict[str, TokenType]] = {**_WORDS, **_OPERATORS}
         COMMANDS: ClassVar[set[TokenType]] = set()
 
-    class Parser(parser.Parser):
-        """Knows no functions but CAST, so that all others stay calls by name."""
-
-        FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
-        NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}
-        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": lambda self: self._parse_case()}
-        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CAST": lambda self: self._parse_cast(True)}
-        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-
 
 _DIALECT: Final = RulesDialect()
 
@@ -169,13 +171,19 @@ def _unfinished(sql: str) -> int:
 
 
 def parse_expression(sql: str, found: Sequence[Token]) -> exp.Expr:
-    """Return the expression that the tokens of a part of ``sql`` make; raises :class:`RuleError`."""
+    """Return the expression that the tokens of a part of ``sql`` make; raises :class:`RuleError`.
+
+    Names in it begin with :data:`NAME`: so none is a word to sqlglot, which has hundreds that it reads in a way of
+    its own.
+    """
     first = found[0]
-    select = Token(TokenType.SELECT, "SELECT", line=first.line, col=first.col, start=first.start, end=first.start)
+    select = _token(first, TokenType.SELECT, "SELECT")
     try:
-        [statement] = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse([select, *found], sql)
+        [statement] = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse([select, *_opaque(sql, found)], sql)
     except ParseError as error:
         raise RuleError(sql, *_parse_problem(error, found)) from None
+    except RuleError:
+        raise
     except RecursionError:
         raise RuleError(sql, first.start, "the expression is nested too deep") from None
     except Exception:  # whatever sqlglot makes of texts that are no SQL
@@ -186,6 +194,38 @@ def parse_expression(sql: str, found: Sequence[Token]) -> exp.Expr:
         raise RuleError(sql, first.start, "this is no expression")
     expression: exp.Expr = statement.expressions[0]
     return expression
+
+
+def _token(at: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, line=at.line, col=at.col, start=at.start, end=at.end)
+
+
+def _opaque(sql: str, found: Sequence[Token]) -> list[Token]:
+    """Return the tokens for sqlglot: each name with a prefix, and CAST as a call with the type in a text."""
+    made = []
+    casts: list[int] = []
+    """The depths of parentheses of CAST."""
+    depth = 0
+    is_type = False
+    for token, after in zip(found, [*found[1:], None], strict=True):
+        kind, text = token.token_type, token.text
+        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+        if kind is TokenType.R_PAREN and casts and casts[-1] > depth:
+            raise RuleError(sql, token.start, "CAST needs a type: CAST(… AS int)")
+        if is_type:
+            if kind is not TokenType.VAR or after is None or after.token_type is not TokenType.R_PAREN:
+                raise RuleError(sql, token.start, f"CAST to {token.text} is unknown; use {', '.join(CASTS)}")
+            kind = TokenType.STRING
+            is_type = False
+        elif kind is TokenType.ALIAS and casts and casts[-1] == depth:
+            kind, text, is_type = TokenType.COMMA, ",", True
+            casts.pop()
+        elif kind in (TokenType.VAR, TokenType.IDENTIFIER):
+            text = NAME + text
+            if kind is TokenType.VAR and token.text.upper() == "CAST" and after is not None:
+                casts += [depth + 1] * (after.token_type is TokenType.L_PAREN)
+        made.append(_token(token, kind, text))
+    return made
 
 
 def _parse_problem(error: ParseError, found: Sequence[Token]) -> tuple[int, str]:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
+from kinmqtt_rules.dialect import CASTS, NAME
 from kinmqtt_rules.functions import FUNCTIONS, OPERATORS
 from kinmqtt_rules.missing import reason_for_none
 from kinmqtt_rules.scope import MAX_DEPTH, Scope
@@ -63,18 +64,23 @@ def _literal(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
     return constant(number, offset)
 
 
+def _plain(name: exp.Expr) -> str:
+    """Return a name as it was written."""
+    return str(name.this).removeprefix(NAME)
+
+
 def _column_keys(scope: Scope, parsed: exp.Expr) -> list[str] | None:
     """Return the keys of a column, or of a column and what is behind further dots."""
     if isinstance(parsed, exp.Dot) and isinstance(parsed.expression, exp.Identifier):
         keys = _column_keys(scope, parsed.this)
-        return None if keys is None else [*keys, parsed.expression.this]
+        return None if keys is None else [*keys, _plain(parsed.expression)]
     if not isinstance(parsed, exp.Column):
         return None
     parts = [parsed.args.get(name) for name in ("catalog", "db", "table", "this")]
     found = [part for part in parts if part is not None]
-    if not all(isinstance(part, exp.Identifier) and part.this for part in found):
+    if not all(isinstance(part, exp.Identifier) and _plain(part) for part in found):
         raise scope.fail(parsed, 'a part of a path is a name, as payload.a or payload."1"')
-    return [part.this for part in found]
+    return [_plain(part) for part in found]
 
 
 def _column(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
@@ -84,7 +90,7 @@ def _column(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
     assert isinstance(parsed, exp.Dot)
     if not isinstance(parsed.expression, exp.Identifier):
         raise scope.fail(parsed, "behind a dot there is a name")
-    return Step(read(scope, parsed.this, depth), parsed.expression.this, scope.offset(parsed.expression))
+    return Step(read(scope, parsed.this, depth), _plain(parsed.expression), scope.offset(parsed.expression))
 
 
 def _bracket(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
@@ -112,6 +118,9 @@ def _function(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
     name = parsed.this
     if not isinstance(name, str):
         raise scope.fail(parsed, "a function has a plain name")
+    name = name.removeprefix(NAME)
+    if name.lower() == "cast":
+        return _cast(scope, parsed, depth)
     function = FUNCTIONS.get(name.lower())
     if function is None:
         raise scope.fail(parsed, reason_for_none(name))
@@ -197,21 +206,15 @@ def _case(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
     return Case(tuple(branches), otherwise, branches[0][0].offset)
 
 
-_CASTS: Final = {
-    **dict.fromkeys(("int", "integer", "bigint"), "int"),
-    **dict.fromkeys(("float", "double", "real"), "float"),
-    **dict.fromkeys(("text", "string", "varchar"), "str"),
-    **dict.fromkeys(("bool", "boolean"), "bool"),
-}
-
-
 def _cast(scope: Scope, parsed: exp.Expr, depth: int) -> Node:
-    to = parsed.args["to"]
-    name = str(to.args.get("kind") or "").lower()
-    if name not in _CASTS or to.expressions:
-        raise scope.fail(parsed, f"CAST to {name or 'this'} is unknown; use {', '.join(_CASTS)}")
-    inner = read(scope, parsed.this, depth)
-    return scope.call(FUNCTIONS[_CASTS[name]], (inner,), inner.offset)
+    if len(parsed.expressions) != 2 or not parsed.expressions[1].is_string:
+        raise scope.fail(parsed, "CAST needs a type: CAST(… AS int)")
+    of, to = parsed.expressions
+    name = CASTS.get(str(to.this).lower())
+    if name is None:
+        raise scope.fail(to, f"CAST to {to.this} is unknown; use {', '.join(CASTS)}")
+    inner = read(scope, of, depth)
+    return scope.call(FUNCTIONS[name], (inner,), inner.offset)
 
 
 _TWO: Final = frozenset(("this", "expression"))
@@ -234,7 +237,6 @@ _NODES: Final[Mapping[type[Any], tuple[frozenset[str], Make]]] = {
     exp.Between: (frozenset(("this", "low", "high")), _between),
     exp.In: (frozenset(("this", "expressions", "field")), _in),
     exp.Case: (frozenset(("this", "ifs", "default")), _case),
-    exp.Cast: (frozenset(("this", "to", "_type")), _cast),
     exp.Like: (_TWO | {"negate"}, _like),
     exp.Div: (_TWO | {"typed", "safe"}, _operator("divide")),
     **{
@@ -255,4 +257,4 @@ _NODES: Final[Mapping[type[Any], tuple[frozenset[str], Make]]] = {
         )
     },
 }
-"""The nodes of sqlglot that rules have; Identifier, DataType and If are read within others."""
+"""The nodes of sqlglot that rules have; Identifier and If are read within others."""

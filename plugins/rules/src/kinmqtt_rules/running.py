@@ -18,7 +18,14 @@ from kinmqtt_spi.values import Message
 LOGGED_AGAIN_AFTER_S: Final = 60.0
 """The shortest time between two lines about one rule's failures."""
 
+MAX_MADE: Final = 10_000
+"""The most messages that rules make of one, those included that they make of their own."""
+
 MESSAGE_EVENT: Final = "message.publish"
+
+
+class LoopError(Exception):
+    """Rules have made too many messages of one."""
 
 
 class RunningRule:
@@ -96,6 +103,8 @@ class Engine:
         self._subject: Any = None
         self._depth = 0
         """How many calls of taps are under way: a rule may publish what another one sees."""
+        self._made = 0
+        """How many messages rules have made because of the outermost one."""
         self._is_muted = False
         """Whether what is published now fires no rules."""
 
@@ -117,6 +126,8 @@ class Engine:
         return see
 
     def _act_on(self, rule: RunningRule, rows: Sequence[Any], subject: Subject) -> None:
+        if not self._depth:
+            self._made = 0
         self._depth += 1
         try:
             for action, made in rule.made_of(rows, subject):
@@ -126,6 +137,13 @@ class Engine:
 
     def act(self, rule: RunningRule, action: Action, message: Message) -> None:
         """Carry out an action; a failure is counted."""
+        if not self._depth:
+            self._made = 0
+        self._made += 1
+        if self._made > MAX_MADE:
+            rule.loops.value += 1
+            rule.failed(LoopError(f"rules have made {MAX_MADE} messages of one"))
+            return
         if action.sink is None and self._depth > MAX_NESTED:
             rule.loops.value += 1  # the broker drops it, and says so
         before = self._is_muted
