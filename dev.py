@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))
@@ -41,7 +42,7 @@ python3 dev.py COMMAND
 
   run [ARGS]     install what a broker needs, then run .venv/bin/kinmqtt run ARGS (defaults: loopback, port 1883)
   test [ARGS]    install, then run every test on all processors: the message path as plain Python first, then
-                 the tests of its modules compiled; with arguments, pytest ARGS
+                 the tests of its modules compiled, which --plain leaves out; with arguments, pytest ARGS
   install        make .venv with every distribution of this repository (editable), the test tools, Spark, the
                  Debian packages and the npm packages of the tests; a second time does nothing
   compile        compile the message path in place with mypyc; installs a C compiler and Python's headers
@@ -99,18 +100,21 @@ def test(arguments: "list[str]") -> int:
     if not environment.npm_ready():
         raise Failure("the tests need MQTT.js under tests/interop/node_modules, which npm could not install")
     pytest = [environment.PYTHON, "-m", "pytest"]
-    if arguments:
+    plain = arguments == ["--plain"]
+    if arguments and not plain:
         return execute([*pytest, *arguments])
+    # Each of the many processes of tests would compile every module to bytecode again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A module's tests stay together: some share a broker. Many wait for processes: one worker more than processors.
     workers = str(min((os.cpu_count() or 1) + 1, 4))
     parallel = [*pytest, "--durations=20", "-n", workers, "--dist", "loadfile", "--no-loadscope-reorder"]
-    # Tests that kill brokers at moments of their choice run alone.
-    statuses = [
-        part([*parallel, "--ignore", "tests/crash"], KINMQTT_PURE="1"),
-        part([*pytest, "--durations=20", "tests/crash"], KINMQTT_PURE="1"),
-        compile_path([]) or part([*parallel, *COMPILED_TESTS], KINMQTT_PURE="0"),
-    ]
-    return next((status for status in reversed(statuses) if status), 0)
+    with tempfile.TemporaryDirectory() as wheel:
+        status = part(parallel, KINMQTT_PURE="1", KINMQTT_WHEEL=wheel)
+        if plain:
+            return status
+        # tests/test_packaging.py has compiled it.
+        environment.take_compiled(wheel)
+    return compile_path([]) or part([*parallel, *COMPILED_TESTS], KINMQTT_PURE="0") or status
 
 
 def part(command: "list[str]", **variables: str) -> int:

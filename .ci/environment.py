@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 
 import packages
@@ -165,6 +166,14 @@ def compile_in_place() -> None:
         command = [PYTHON, "setup.py", "build_ext", "--inplace"]
         if not quiet(command, "compiling failed (above)", cwd=os.path.join(ROOT, "core"), env=COMPILED):
             say("the message path runs as plain Python, at half the speed; --plain does not try to compile it")
+
+
+def take_compiled(folder: str) -> None:
+    """Put the compiled modules of core's wheel beside their sources, where a folder has one of these sources."""
+    for name in os.listdir(folder):
+        with zipfile.ZipFile(os.path.join(folder, name)) as wheel:
+            made = [each for each in wheel.namelist() if each.endswith((".so", ".sha256"))]
+            wheel.extractall(os.path.join(ROOT, "core", "src"), made)
 
 
 def install(level: str, *uses: str, plain: bool = False) -> None:

@@ -60,10 +60,14 @@ class Load:
         if not self.has_tls:
             subprocess.run(plain, check=True)
 
+    def command(self, broker: Broker, door: str = "tcp") -> list[str]:
+        """The beginning of a command: the program, and where the broker is."""
+        return [str(self._program), "-p", str(broker.ports[door])]
+
     def run(self, broker: Broker, arguments: str, seconds: float, door: str = "tcp", warm_s: float = 0.5) -> Any:
         """What a run has measured: the generator's own figures, and ``cpu_us`` of the broker for each message."""
         extra = {"tcp": [], "tls": ["-t"], "websocket": ["-x"]}[door]
-        command = [str(self._program), "-p", str(broker.ports[door]), "-W", str(warm_s), "-d", str(seconds), *extra]
+        command = [*self.command(broker, door), "-W", str(warm_s), "-d", str(seconds), *extra]
         before = broker.cpu_s
         try:
             done = subprocess.run(

@@ -7,6 +7,7 @@
  *   -h host -p ports | -u unix-socket   where the broker is       -v 4|5   protocol version
  *        several ports, by comma: publisher j takes the j-th of them, and so does subscriber j
  *   -P publishers -S subscribers -T topics   client j uses topic bench/<j mod T>/data
+ *   -o word   topics begin with it, not with bench
  *   -n   subscribers take bench/# instead    -g   subscribers share one group ($share/g/...)
  *   -c   subscribers keep their session (clean = 0; session expiry 600 s in v5)
  *   -q qos   -s payload bytes (>= 16)        -k filters  each subscriber also holds that many idle filters
@@ -68,6 +69,7 @@ static ports port = {1, {1883}}, other_port;
 static int P = 1, S = 1, T = 1, Q = 0, SZ = 64, V = 4, W = 1000, wild = 0, idle = 0, share = 0, batchconn = 200;
 static double D = 5, R = 0, warm = 1, interval = 0;
 static const char *host = "127.0.0.1";
+static const char *prefix = "bench";
 static const char *unixpath = NULL;
 static conn *cs;
 static int N, ep;
@@ -279,11 +281,11 @@ static void do_sub(conn *c) {
   uint8_t b[160];
   char t[80], f[120];
   if (wild)
-    snprintf(t, 80, "bench/#");
+    snprintf(t, 80, "%s/#", prefix);
   else if (c->role == 3)
     snprintf(t, 80, "idle/%d/data", c->idx);
   else
-    snprintf(t, 80, "bench/%d/data", c->idx % T);
+    snprintf(t, 80, "%s/%d/data", prefix, c->idx % T);
   if (c->noise_sent < noise) { /* idle filters: exact, one-level and multi-level wildcards in turn */
     static const char *shape[3] = {"noise/%d/%d/value", "noise/%d/+/%d", "noise/%d/%d/#"};
     snprintf(t, 80, shape[c->noise_sent % 3], c->idx, c->noise_sent);
@@ -609,7 +611,7 @@ static void poll_once(int ms) {
 }
 int main(int ac, char **av) {
   int o;
-  while ((o = getopt(ac, av, "h:p:A:P:S:T:q:s:v:w:d:r:I:u:k:i:ngcbxtW:")) > 0)
+  while ((o = getopt(ac, av, "h:p:A:P:S:T:q:s:v:w:d:r:I:u:k:i:o:ngcbxtW:")) > 0)
     switch (o) {
     case 'h': host = optarg; break;
     case 'p': port = ports_of(optarg); break;
@@ -628,6 +630,7 @@ int main(int ac, char **av) {
     case 'c': persist = 1; break;
     case 'I': idle = atoi(optarg); break;
     case 'u': unixpath = optarg; break;
+    case 'o': prefix = optarg; break;
     case 'n': wild = 1; break;
     case 'g': share = 1; break;
     case 'b': subscribes = 1; break;
@@ -682,7 +685,7 @@ int main(int ac, char **av) {
     cs[i].role = i < S ? 2 : 1;
     cs[i].idx = i < S ? i : i - S;
     cs[i].next = calloc(P, sizeof(uint32_t));
-    snprintf(cs[i].topic, 64, "bench/%d/data", cs[i].idx % T);
+    snprintf(cs[i].topic, 64, "%s/%d/data", prefix, cs[i].idx % T);
     if (dial(&cs[i])) {
       perror("connect");
       exit(2);

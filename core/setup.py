@@ -87,7 +87,7 @@ COMPILED = (
     "kinmqtt/broker/session/window.py",
     "kinmqtt/broker/statistics.py",
     "kinmqtt/broker/turn/batch.py",
-    "kinmqtt/broker/turn/outbox.py",
+    "kinmqtt/broker/turn/turn_buffer.py",
     "kinmqtt/broker/turn/ports.py",
     "kinmqtt/broker/turn/recovery.py",
     "kinmqtt/broker/turn/slices.py",
@@ -137,8 +137,9 @@ def extensions() -> list[Any]:
         each.include_dirs.insert(0, str(runtime))
         each.depends += [str(path) for path in mended]
         if os.name != "nt":
-            # gcc spends a third of its time on looking for misleading indentation in generated code.
-            each.extra_compile_args.append("-w")
+            # gcc spends a third of its time on looking for misleading indentation in generated code, and much of the
+            # rest on telling a debugger about it.
+            each.extra_compile_args += ["-w", "-g0"]
     return made
 
 

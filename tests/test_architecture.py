@@ -131,9 +131,22 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
             found += [f"reads the clock: {call}" for call in clock_calls(source)]
     elif top in ("kinmqtt_metrics", "pyspark_kinmqtt"):
         found = metrics_violations(module, names)
+    elif top in KITS:
+        found = kit_violations(module, names)
     else:
-        found = [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt_spi", top)]
+        found = [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt_spi", top, *KITS)]
     return [f"{module} {sentence}" for sentence in found]
+
+
+KITS = {"kinmqtt_kafka_kit": {"aiokafka"}}
+"""What several plugins share, with what each needs beside the SPI and attrs."""
+
+
+def kit_violations(module: str, names: list[str]) -> list[str]:
+    """A kit is a library for plugins: it knows the SPI, what it is for, and no plugin."""
+    top = module.split(".")[0]
+    allowed = {*sys.stdlib_module_names, "attrs", "kinmqtt_spi", top, *KITS[top]}
+    return [f"imports {name}" for name in names if name.split(".")[0] not in allowed]
 
 
 METRICS_CONTRACT = tuple(f"kinmqtt_metrics.{name}" for name in ("record", "landing", "tables", "durable"))
@@ -148,6 +161,9 @@ METRICS_IN_THE_BROKER = tuple(
         "capture",
         "spool",
         "disk_writer",
+        "kafka_settings",
+        "kafka_writer",
+        "line_writer",
         "segments",
     )
 )
@@ -162,6 +178,7 @@ METRICS_COMMON = tuple(
         "missing_records",
         "number_arguments",
         "quiet",
+        "table_arguments",
         "time_arguments",
         "validity",
     )
@@ -188,7 +205,7 @@ def metrics_violations(module: str, names: list[str]) -> list[str]:
     if under(module, *METRICS_CONTRACT):
         allowed, foreign = METRICS_CONTRACT, ("kinmqtt_spi", *SPARK)
     elif under(module, *METRICS_IN_THE_BROKER):
-        allowed, foreign = (*METRICS_CONTRACT, *METRICS_IN_THE_BROKER, "kinmqtt_spi"), SPARK
+        allowed, foreign = (*METRICS_CONTRACT, *METRICS_IN_THE_BROKER, "kinmqtt_spi", *KITS), SPARK
     elif module == "kinmqtt_metrics":
         allowed, foreign = METRICS_IN_THE_BROKER, SPARK
     else:
@@ -338,7 +355,7 @@ def test_a_circle_is_found() -> None:
     [
         ("kinmqtt.broker.turn.turn", "kinmqtt.broker.connection.connection.Connection"),
         ("kinmqtt.broker.turn.batch", "kinmqtt.broker.connection.connection.Connection"),
-        ("kinmqtt.broker.turn.outbox", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.turn.turn_buffer", "kinmqtt.broker.connection.connection.Connection"),
         ("kinmqtt.broker.turn.turn", "kinmqtt.broker.session.session.Session"),
         ("kinmqtt.broker.turn.batch", "kinmqtt.broker.session.session.Session"),
         ("kinmqtt.broker.session.session", "kinmqtt.broker.connection.connection.Connection"),
@@ -388,6 +405,9 @@ def test_twisteds_packages_stay_twisteds() -> None:
         ("kinmqtt_guard.rules", "from kinmqtt.broker import router"),
         ("kinmqtt_guard", "def late():\n    from kinmqtt.config import Config"),
         ("kinmqtt_guard", "import kinmqtt_redis_session"),
+        ("kinmqtt_kafka_kit.client", "from kinmqtt_bridge_kafka.settings import SinkSettings"),
+        ("kinmqtt_kafka_kit.client", "import kinmqtt"),
+        ("kinmqtt_kafka_kit.client", "import twisted"),
         ("kinmqtt_metrics.sink", "if TYPE_CHECKING:\n    from kinmqtt import mqtt"),
         ("kinmqtt_metrics.segments", "from kinmqtt_metrics import formatting"),
         ("kinmqtt_metrics.report.plots", "from kinmqtt_metrics.segments import Segment"),
@@ -443,6 +463,8 @@ def test_a_wrong_import_is_caught(module: str, source: str) -> None:
     [
         ("kinmqtt_guard.rules", "import kinmqtt_spi, kinmqtt_guard.tables, twisted"),
         ("kinmqtt_guard.rules", "from . import tables"),
+        ("kinmqtt_guard.rules", "from kinmqtt_kafka_kit import options"),
+        ("kinmqtt_kafka_kit.client", "import aiokafka, asyncio, kinmqtt_spi\nfrom kinmqtt_kafka_kit import errors"),
         ("kinmqtt_metrics.learning.job", "from kinmqtt_metrics import formatting, tables\nfrom ..spark import start"),
         ("kinmqtt_metrics.report.gaps", "from kinmqtt_metrics.intervals import Intervals\nimport matplotlib"),
         ("kinmqtt_metrics.pipeline.run", "from kinmqtt_metrics.source.folder import File\nfrom ..spark import start"),

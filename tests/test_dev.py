@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -407,32 +408,58 @@ def test_without_a_compiler_a_line_says_how_to_get_one(
 
 
 def test_without_arguments_every_test_runs_plain_and_then_compiled(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them as plain Python, those that kill brokers alone; then those of the compiled modules."""
+    """All of them as plain Python; then those of the compiled modules, for which the wheel of the first is taken."""
     ran: list[tuple[list[str], str]] = []
-    statuses = [0, 1, 0]
+    statuses = [1, 0, 1]
     monkeypatch.setattr(dev.environment, "install", lambda *words, **more: None)
     monkeypatch.setattr(dev.environment, "npm_ready", lambda: True)
     monkeypatch.setattr(dev.packages, "missing", lambda *uses: {})
+
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
     def compile_path(words: list[str]) -> int:
         ran.append(([], "compile"))
         return 0
 
     monkeypatch.setattr(dev, "compile_path", compile_path)
+    monkeypatch.setattr(dev.environment, "take_compiled", lambda folder: ran.append(([], str(os.listdir(folder)))))
 
     def part(command: list[str], **variables: str) -> int:
         ran.append((command[3:], variables["KINMQTT_PURE"]))
+        if "KINMQTT_WHEEL" in variables:
+            (Path(variables["KINMQTT_WHEEL"]) / "core.whl").touch()
         return statuses.pop(0)
 
     monkeypatch.setattr(dev, "part", part)
 
     assert dev.test([]) == 1
-    (everything, plain), (crash, alone), (_, between), (modules, compiled) = ran
-    assert (plain, alone, between, compiled) == ("1", "1", "compile", "0")
-    assert everything[-2:] == ["--ignore", "tests/crash"] and "-n" in everything and "--durations=20" in everything
-    assert crash[-1] == "tests/crash" and "-n" not in crash
-    assert "core/tests/broker" in modules and "-n" in modules
+    (everything, plain), (_, taken), (_, between), (modules, compiled) = ran
+    assert (plain, taken, between, compiled) == ("1", "['core.whl']", "compile", "0")
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert not [word for word in everything if "tests" in word] and "--durations=20" in everything
+    assert "core/tests/broker" in modules and "-n" in everything and "-n" in modules
+    ran.clear()
+    assert dev.test(["--plain"]) == 1
+    assert ran == [(everything, "1")]
     assert [path for path in dev.COMPILED_TESTS if not (ROOT / path).exists()] == []
+
+
+def test_what_is_compiled_in_a_wheel_is_put_beside_its_sources(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules and the note of what they are; the sources stay as they are."""
+    monkeypatch.setattr(dev.environment, "ROOT", str(tmp_path))
+    (tmp_path / "wheels").mkdir()
+    dev.environment.take_compiled(str(tmp_path / "wheels"))
+    with zipfile.ZipFile(tmp_path / "wheels" / "core.whl", "w") as wheel:
+        for name in ("kinmqtt__mypyc.so", "kinmqtt/broker.so", "kinmqtt/broker.py", "kinmqtt/compiled.sha256"):
+            wheel.writestr(name, name)
+
+    dev.environment.take_compiled(str(tmp_path / "wheels"))
+
+    source = tmp_path / "core" / "src"
+    there = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    assert there == {"kinmqtt__mypyc.so", "kinmqtt/broker.so", "kinmqtt/compiled.sha256"}
 
 
 def test_an_old_python_gets_a_sentence() -> None:

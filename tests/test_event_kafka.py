@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,63 @@ def test_sessions_are_rebuilt_as_the_store_has_them(kafka: Kafka, tmp_path: Path
     assert sessions(again.stdout) == sessions(exported.stdout)
 
 
+def retained(lines: str) -> list[Any]:
+    """The retained messages of an export, by topic, without the values of plugins."""
+    found = [line for line in map(json.loads, lines.splitlines()) if line.get("kind") == "retained"]
+    return sorted(
+        (line for line in found if not line["message"]["topic"].startswith("$plugin/")),
+        key=lambda line: str(line["message"]["topic"]),
+    )
+
+
+def test_retained_messages_are_rebuilt_as_the_store_has_them(kafka: Kafka, tmp_path: Path) -> None:
+    """Those from before the plugin, those that came over a kill of the broker and of Kafka, and no others."""
+    prepared(tmp_path, kafka)
+    settings = tmp_path / "kinmqtt.toml"
+    topic = kafka.create_topic(f"whole-retained-{next(_topics)}", partitions=3, cleanup_policy="compact")
+    more = Properties(
+        content_type="text/plain", user_property=(("a", "1"), ("a", "2")), message_expiry_interval=3600,
+        correlation_data=b"\0\xff",
+    )  # fmt: skip
+    with broker(tmp_path) as process, wire(process.port, "p", V5) as client:
+        client.publish("before/stays", b"1", 1, packet_id=1, retain=True).expect(Puback)
+        client.publish("before/changes", b"1", 1, packet_id=2, retain=True).expect(Puback)
+        client.publish("before/goes", b"1", 1, packet_id=3, retain=True).expect(Puback)
+        leave(client)
+    settings.write_text(settings.read_text() + f'retained_topic = "{topic}"\n')
+
+    with running_broker("-c", "kinmqtt.toml", "--data", str(tmp_path / "data"), cwd=tmp_path) as process:
+        process.good_status = -9
+        wait_until(lambda: len(kafka.records(topic)) == 3, "what was there is in Kafka")
+        kafka.kill()
+        with wire(process.port, "p", V5) as client:
+            client.publish("before/changes", b"2", 1, packet_id=1, retain=True).expect(Puback)
+            client.publish("before/goes", b"", 1, packet_id=2, retain=True).expect(Puback)
+            client.publish("new", b"\0\xff", 1, packet_id=3, retain=True, properties=more).expect(Puback)
+            process.signal(9)
+            process.wait()
+    kafka.start()
+    with broker(tmp_path) as process, wire(process.port, "p", V5) as client:
+        client.publish("ä/€", b"utf-8", 0, retain=True)
+        leave(client)
+        wait_until(lambda: {r.key: r.value for r in kafka.records(topic)}.get("ä/€".encode()), "the last is there")
+        wait_until(lambda: {r.key: r.value for r in kafka.records(topic)}.get(b"new"), "those before it, too")
+
+    exported = run_command("store", "export", "data", cwd=tmp_path)
+    done = run_command("events", "rebuild", "-c", "kinmqtt.toml", "--from", "kafka", "--to", "rebuilt", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "4 retained messages are in" in done.stdout
+    lines = (tmp_path / "rebuilt").read_text()
+    assert [line["message"]["topic"] for line in retained(lines)] == ["before/changes", "before/stays", "new", "ä/€"]
+    assert retained(lines) == retained(exported.stdout)
+    imported = run_command("store", "import", "other", cwd=tmp_path, input=lines)
+    assert imported.returncode == 0, imported.stderr
+    assert retained(run_command("store", "export", "other", cwd=tmp_path).stdout) == retained(exported.stdout)
+
+
 def test_nobody_waits_for_a_kafka_that_is_away(kafka: Kafka, tmp_path: Path) -> None:
-    """Clients are served, the events outlive the broker, and Kafka has all of them when it is there again."""
+    """E2: clients are served, the events outlive the broker, and Kafka has all of them when it is there again."""
     topic = prepared(tmp_path, kafka)
     with broker(tmp_path) as process:
         with wire(process.port, "before", V5) as client:
@@ -142,7 +197,7 @@ def test_nobody_waits_for_a_kafka_that_is_away(kafka: Kafka, tmp_path: Path) -> 
 
 
 def test_a_killed_broker_ships_the_rest_later(kafka: Kafka, tmp_path: Path) -> None:
-    """What its log has is shipped at the next start, and nothing is missing."""
+    """E1: what its log has is shipped at the next start, and nothing is missing."""
     topic = prepared(tmp_path, kafka)
     kafka.pause()
     with running_broker("-c", "kinmqtt.toml", "--data", str(tmp_path / "data"), cwd=tmp_path) as process:
@@ -155,6 +210,54 @@ def test_a_killed_broker_ships_the_rest_later(kafka: Kafka, tmp_path: Path) -> N
 
     with broker(tmp_path):
         wait_until(lambda: ("a", "CONNECT") in kinds(kafka, topic), "the event is shipped")
+
+
+def test_events_beyond_the_bound_are_lost_the_oldest_first(kafka: Kafka, tmp_path: Path) -> None:
+    """E2: nobody waits, and the newest are held: at least 10,000, which the log has in any case."""
+    topic = prepared(tmp_path, kafka, partitions=1)
+    settings = tmp_path / "kinmqtt.toml"
+    settings.write_text(settings.read_text() + "[events]\nmax_waiting = 10\n")
+    requests = tuple(SubscribeRequest(f"f/{number}", 0) for number in range(500))
+    kafka.pause()
+    with broker(tmp_path) as process, wire(process.port, "c", V5) as client:
+        for packet_id in range(1, 31):
+            client.send(Subscribe(packet_id, requests))
+            client.expect(Suback)
+        client.send(Subscribe(99, (SubscribeRequest("last", 0),)))
+        client.expect(Suback)
+        kafka.go_on()
+        wait_until(lambda: b'"last"' in b"".join(r.value for r in kafka.records(topic)[-1:]), "the newest is there")
+
+    counters = sorted({json.loads(record.value)["version"]["counter"] for record in kafka.records(topic)})
+    assert len(counters) < 30 * 500
+    assert len([1 for before, after in pairwise(counters[-9_000:]) if after - before != 1]) == 0
+
+
+def test_an_event_comes_at_least_once_over_kills_of_both(kafka: Kafka, tmp_path: Path) -> None:
+    """E1: each session that was begun is there, in the order of its client; doubles have the same version."""
+    topic = prepared(tmp_path, kafka)
+    begun = 0
+    for kills in range(4):
+        with broker(tmp_path) as process:
+            process.good_status = -9
+            for _ in range(5):
+                with wire(process.port, "one", V5) as client:
+                    begun += 1
+                    leave(client)
+            if kills == 1:
+                kafka.kill()
+            process.signal(9)
+            process.wait()
+        if kills == 2:
+            kafka.start()
+    with broker(tmp_path) as process, wire(process.port, "last", V5):
+        wait_until(lambda: ("last", "CONNECT") in kinds(kafka, topic), "everything is shipped")
+
+    events = [json.loads(record.value) for record in kafka.records(topic)]
+    seen = [(each["version"]["epoch"], each["version"]["counter"]) for each in events if each["client_id"] == "one"]
+    firsts = list(dict.fromkeys(seen))
+    assert firsts == sorted(firsts)
+    assert [kind for name, kind in kinds(kafka, topic) if name == "one"].count("CONNECT") == begun
 
 
 def test_tail_prints_events(kafka: Kafka, tmp_path: Path) -> None:

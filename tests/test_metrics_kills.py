@@ -26,7 +26,7 @@ from core_harness.brokers import BrokerProcess, broker_command
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.landing import OPEN, published
 from metrics_harness import recomputed
-from metrics_harness.running import MOMENTS, begun, children, command, reached, until
+from metrics_harness.running import FAST_JAVA, MOMENTS, begun, children, command, reached, until
 from metrics_harness.spark_environment import spark_environment
 from root_harness.smallclient import SmallClient
 from spi_harness.processes import free_port
@@ -41,7 +41,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from kinmqtt_metrics import tables as t
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+options = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": sys.argv[3]}
+spark = SparkSession.builder.master("local[1]").config(map=options).getOrCreate()
 for table in t.TABLES:
     files = [str(path) for path in table.files(Path(sys.argv[1]))]
     if files:
@@ -148,7 +149,7 @@ def test_whatever_is_killed_the_tables_are_what_was_published(tmp_path: Path) ->
     last = subprocess.run([*command(tables, landing, *options), "--final"], env=environment, timeout=LIMIT_S)
     assert last.returncode == 0
     subprocess.run(
-        [sys.executable, "-c", SPARK_READS, tables, by_spark],
+        [sys.executable, "-c", SPARK_READS, tables, by_spark, FAST_JAVA],
         env=environment,
         check=True,
         timeout=LIMIT_S,

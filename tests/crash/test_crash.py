@@ -1,6 +1,6 @@
 """A broker that is killed at random moments keeps what it has acknowledged, by the notes of its clients.
 
-25 kills by default; the long run is a command of its own::
+Ten kills by default; the long run is a command of its own::
 
     KINMQTT_KILLS=1000 python -m pytest -m soak tests/crash -s
 """
@@ -22,7 +22,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, durability: str) -> None:
     """QoS 1 comes at least once, QoS 2 exactly once, each in order, over kills [MQTT-4.4.0-1, MQTT-4.3.3-13]."""
     run = Run(tmp_path / "data", seed=5, durability=durability)
 
-    asyncio.run(run.kill(25 if durability == "commit" else 5))
+    asyncio.run(run.kill(10 if durability == "commit" else 4))
 
     assert list(run.notes.violations()) == [], said(tmp_path / "data")
     assert all(len(numbers) >= ENOUGH for numbers in run.notes.promised.values())

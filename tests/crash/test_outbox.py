@@ -11,7 +11,7 @@ import pytest
 from root_harness.crash_run import Run, said
 from root_harness.file_shipper import installed, shipped
 
-KILLS = 8
+KILLS = 5
 WINDOW = 50
 
 

@@ -24,6 +24,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.queue import Entry
 from kinmqtt_spi.services.retain import retained_bytes
+from spi_harness.examples import examples
 
 QUOTA = 0x97
 ONE = Subscription("0").size_bytes
@@ -730,7 +731,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLife.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 def test_a_suback_says_for_each_filter_what_came_of_it() -> None:

@@ -22,6 +22,7 @@ from kinmqtt.mqtt.packets import V5, Connect, Pingreq, Puback, Publish, Subscrib
 from kinmqtt_spi import Decision, hookimpl
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.values import ALLOW
+from spi_harness.examples import examples
 
 KIB = 1 << 10
 
@@ -266,7 +267,7 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestClients.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
 
 
 @pytest.mark.soak

@@ -40,6 +40,7 @@ from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import Properties, ReasonCode, Verdict, hookimpl
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
 from kinmqtt_spi.topics import matches
+from spi_harness.examples import examples
 
 CLIENTS = st.sampled_from(["a", "b", "c", "d"])
 TOPICS = ["t", "t/u", "t/u/v", "$d/t"]
@@ -290,7 +291,7 @@ class CensoredSmallFanouts(RememberedFanouts):
 
 
 for each in (RememberedFanouts, LargeFanouts, CensoredFanouts, CensoredSmallFanouts):
-    each.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+    each.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 TestRememberedFanouts = RememberedFanouts.TestCase
 TestLargeFanouts = LargeFanouts.TestCase

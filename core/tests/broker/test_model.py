@@ -16,8 +16,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from core_harness.model import BrokerModel
+from spi_harness.examples import examples
 
-BrokerModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+BrokerModel.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestBrokerModel = BrokerModel.TestCase
 
 EXAMPLES_AT_ONCE = 200

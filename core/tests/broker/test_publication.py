@@ -17,6 +17,7 @@ from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, PacketType, Publish, Subscribe, SubscribeRequest
 from kinmqtt_spi import NO_PROPERTIES, Properties
 from kinmqtt_spi.values import Publisher
+from spi_harness.examples import examples
 
 PACKET_ID = 0x1234
 
@@ -41,7 +42,7 @@ def passed_on(packet: Publish, version: int) -> Properties:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_shared_parts_are_what_the_codec_encodes(data: st.DataObject) -> None:
     """For each version, QoS and RETAIN: the packet that came, cut in two, or one made anew, is the same bytes."""
     came = data.draw(versions)
@@ -61,7 +62,7 @@ def test_shared_parts_are_what_the_codec_encodes(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_stored_message_makes_the_same_packets(data: st.DataObject) -> None:
     """A message that went through a store goes out in the same bytes as if it had not."""
     came = data.draw(versions)
@@ -113,7 +114,7 @@ def listening(house: House, subscriber: tuple[int, int, bool, int | None], topic
     extra=properties(PacketType.PUBLISH, V5),
     wanted=st.lists(subscribers(), min_size=1, max_size=6),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_each_subscriber_gets_a_packet_of_its_own(
     version: int, topic: str, payload: bytes, level: int, retain: bool, extra: Properties, wanted: list[Any]
 ) -> None:

@@ -238,9 +238,9 @@ def test_a_read_full_of_packets_leaves_others_their_turns(version: int) -> None:
     flooding, other = house.connect("flooding", version), house.connect("other", version)
 
     house.hand_over(flooding, PINGREQ * 5000)
-    at_once = len(flooding.connection.outbox.packets)
+    at_once = len(flooding.connection.turn_buffer.packets)
     house.hand_over(other, PINGREQ)
-    others = len(other.connection.outbox.packets)
+    others = len(other.connection.turn_buffer.packets)
     house.settle()
 
     assert at_once < 100
@@ -368,7 +368,7 @@ def test_a_flood_of_small_packets_reaches_everybody() -> None:
     assert min(counts) > 0
     assert max(counts) - min(counts) <= 3
     assert answered(new, Connack)
-    assert max(len(sub.connection.outbox.packets) for sub in subs) <= 3
+    assert max(len(sub.connection.turn_buffer.packets) for sub in subs) <= 3
 
 
 def test_a_large_packet_is_carried_out_in_a_turn_of_its_own() -> None:
@@ -397,7 +397,7 @@ def test_without_haste_a_read_is_carried_out_at_once() -> None:
 
     peer.connection.receive(PINGREQ * 5000)
 
-    assert len(peer.connection.outbox.packets) == 5000
+    assert len(peer.connection.turn_buffer.packets) == 5000
 
 
 # SUBSCRIBE and UNSUBSCRIBE
@@ -737,8 +737,8 @@ def test_what_is_large_is_not_copied_for_who_gets_it_in_a_later_turn() -> None:
     turn = house.broker.runtime.turn
 
     house.hand_over(pub, large(1))
-    house.steps_until(lambda: any(not sub.connection.outbox.packets for sub in subs))
-    late = [sub for sub in subs if sub.connection.outbox.packets]
+    house.steps_until(lambda: any(not sub.connection.turn_buffer.packets for sub in subs))
+    late = [sub for sub in subs if sub.connection.turn_buffer.packets]
     while_late = turn.has_large
     house.settle()
 

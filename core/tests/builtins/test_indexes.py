@@ -23,6 +23,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
 from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Subscription
+from spi_harness.examples import examples
 
 both = pytest.mark.parametrize("make", [TrieIndex, HashIndex])
 
@@ -97,7 +98,7 @@ class IndexModel(RuleBasedStateMachine):
 
 
 TestIndexModel = IndexModel.TestCase
-TestIndexModel.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestIndexModel.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 
 
 def test_a_hundred_thousand_filters_are_found_as_one_by_one() -> None:

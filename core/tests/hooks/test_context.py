@@ -253,3 +253,33 @@ def test_publish_on_behalf_of_a_client_refuses_what_is_no_message(plugin: Plugin
     with pytest.raises(ValueError, match="is not a topic name"):
         plugin.context.publish(Message("a/#"), on_behalf_of=Client("a"))
     assert rules.asked == []
+
+
+def found(page: Any) -> Any:
+    """A page that is there by now."""
+    pages: list[Any] = []
+    page.addCallback(pages.append) if isinstance(page, Deferred) else pages.append(page)
+    return pages[0]
+
+
+def test_a_plugin_reads_what_is_retained(house: House, plugin: Plugin) -> None:
+    """By a topic or a filter, without what has expired, values of plugins, and topics below $ unless asked for."""
+    soon = Properties(message_expiry_interval=5)
+    client = house.connect("c", V5)
+    client.publish("a/1", b"x", qos=1, retain=True)
+    client.publish("a/2", b"y", qos=1, retain=True, properties=soon)
+    plugin.context.persist("k", b"v")
+    house.clock.advance(10)
+
+    page = found(plugin.context.retained("#"))
+
+    assert [message.topic for message in page.messages] == ["a/1"]
+    assert page.cursor is None
+    assert [message.payload for message in found(plugin.context.retained("a/1")).messages] == [b"x"]
+    assert found(plugin.context.retained("$plugin/#")).messages == ()
+
+
+def test_a_plugin_reads_by_a_filter_that_is_one(house: House, plugin: Plugin) -> None:
+    """Else it is told at once."""
+    with pytest.raises(ValueError, match="no topic filter"):
+        plugin.context.retained("a/#/b")

@@ -18,7 +18,7 @@ from core_harness.house import House
 from core_harness.transports import CONNACK, CONNECT, PING, PONG, BufferTransport, SocketTransport
 from core_harness.wire import Wire, wire
 from kinmqtt.broker.connection.connection import Connection
-from kinmqtt.broker.connection.output import ConnectionOutbox
+from kinmqtt.broker.connection.output import ConnectionBuffer
 from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.session import Session
 from kinmqtt.broker.session.stored_queue import StoredQueue
@@ -74,7 +74,7 @@ def test_what_the_socket_takes_is_sent_at_once() -> None:
 def test_a_connection_that_is_gone_leaves_no_circle(kept: bool) -> None:
     """Nothing of it waits for the garbage collector, which looks at what is old only once in many minutes."""
     house = House()
-    sorts = (MqttProtocol, BufferTransport, Connection, Session, ConnectionOutbox, MemoryQueue, StoredQueue)
+    sorts = (MqttProtocol, BufferTransport, Connection, Session, ConnectionBuffer, MemoryQueue, StoredQueue)
     gone = ConnectionLost()
 
     def come_and_go(name: str) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.aggregation import EventCounts, EventKey
 from kinmqtt_metrics.capture import capturing, message_record
-from kinmqtt_metrics.disk_writer import RETRY_S, Writer, WriterThread
+from kinmqtt_metrics.disk_writer import Writer
+from kinmqtt_metrics.line_writer import RETRY_S, LineWriter, WriterThread
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
@@ -24,6 +25,7 @@ from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
 
 if TYPE_CHECKING:
+    from kinmqtt_kafka_kit import AiokafkaLog
     from kinmqtt_spi.reasons import ReasonCode
     from kinmqtt_spi.services.authentication import ConnectRequest
     from kinmqtt_spi.services.authorization import AuthorizationRequest
@@ -43,8 +45,11 @@ _HOOKS: Final = {name: (name,) for name in CHOICES} | {
 }
 """By event; `connected` is also wanted for how long connections lasted."""
 
-_RESTART: Final = ("landing", "events", "capture")
+_RESTART: Final = ("sink", "landing", "kafka", "events", "capture")
 """Settings that a reload can't change: what is bound is bound."""
+
+KAFKA: Final = "kafka"
+"""The sink that is not the landing folder."""
 
 
 class MetricsSink:
@@ -59,6 +64,7 @@ class MetricsSink:
         self._timer: Timer | None = None
         self._left: list[str] = []
         """What earlier lives have left that could not be published."""
+        self._aiokafka_log: AiokafkaLog | None = None
         self._told_trouble = ""
         self._told_unlocked = ""
         self._told_dropped = 0
@@ -71,22 +77,23 @@ class MetricsSink:
 
     @hookimpl
     def settings_class(self) -> type[MetricsSettings]:
-        """The section is parsed into this."""
-        return MetricsSettings
+        """The section is parsed into this: where the extra ``kafka`` is installed, with a table of that name."""
+        try:
+            from kinmqtt_metrics.kafka_settings import SettingsWithKafka
+        except ImportError:
+            return MetricsSettings
+        return SettingsWithKafka
 
     # Its life
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Abstain without a landing folder; leave out the hooks of what is not told."""
+        """Abstain without a place to write to; leave out the hooks of what is not told."""
         settings: MetricsSettings = context.settings
-        if settings.landing is None:
-            raise NotConfigured("plugins.metrics has no landing folder")
-        check_node_name(context.node.name)
         self._context = context
         self.settings = settings
         self._bound = settings
-        self._landing: Path = settings.landing
+        self._check_sink(settings)
         hooks = {hook for event, names in _HOOKS.items() if event not in settings.events for hook in names}
         if "disconnected" in settings.events:
             hooks.discard("connected")
@@ -105,31 +112,72 @@ class MetricsSink:
         self._counts = EventCounts(self._offer, settings.max_pairs)
         self._traffic = TrafficReporter(context, self._offer)
         self._since: dict[str, float] = {}
-        boot = f"{context.node.uid & (1 << 64) - 1:016x}"
-        self._writer = Writer(
+        self._writer = self._writer_of(settings, context)
+        self._go_by(settings)
+
+    def _check_sink(self, settings: MetricsSettings) -> None:
+        """Raises ``NotConfigured`` and ``AssemblyError``."""
+        if settings.sink == KAFKA:
+            kafka = getattr(settings, KAFKA, None)
+            if kafka is None:
+                raise AssemblyError(
+                    'plugins.metrics.sink = "kafka" needs the extra kafka: pip install "kinmqtt-metrics[kafka]"'
+                )
+            if settings.landing is not None:
+                raise AssemblyError(
+                    'plugins.metrics: with sink = "kafka" nothing is written to landing: leave it out. What brokers '
+                    "wrote there stays, for a pipeline that reads it"
+                )
+            if not kafka.servers:
+                raise NotConfigured("plugins.metrics.kafka.servers names no server")
+        elif settings.landing is None:
+            raise NotConfigured("plugins.metrics has no landing folder")
+        else:
+            check_node_name(self._context.node.name)
+
+    def _writer_of(self, settings: MetricsSettings, context: Context) -> LineWriter:
+        node, boot = context.node.name, f"{context.node.uid & (1 << 64) - 1:016x}"
+        if settings.landing is None:
+            from kinmqtt_kafka_kit import AiokafkaLog
+            from kinmqtt_metrics.kafka_settings import SettingsWithKafka
+            from kinmqtt_metrics.kafka_writer import KafkaWriter
+
+            assert isinstance(settings, SettingsWithKafka)
+            self._aiokafka_log = AiokafkaLog(context.log)
+            return KafkaWriter(self._spool, settings.kafka, node, boot, self._monotonic)
+        return Writer(
             self._spool,
             self._disk,
-            self._landing,
-            context.node.name,
+            settings.landing,
+            node,
             boot,
             context.clock.now,
             self._monotonic,
             self._keep_lock,
         )
-        self._go_by(settings)
 
     def _go_by(self, settings: MetricsSettings) -> None:
         self.settings = settings
         self._spool.limit(settings.max_waiting_bytes)
         self._counts.limit = settings.max_pairs
-        self._writer.roll_s = settings.roll_s
-        self._writer.roll_bytes = settings.roll_bytes
-        self._writer.keep_free_bytes = settings.keep_free_bytes
+        self._writer.go_by(settings)
 
     @hookimpl
     async def start(self, context: Context) -> None:
         """Publish what earlier lives have left, and begin to write."""
-        for one in await context.in_thread(self._open):
+        await self._take_over(context)
+        if self._aiokafka_log is not None:
+            self._aiokafka_log.begin()
+        self._thread = WriterThread(self._writer, self._monotonic)
+        self._thread.start()
+        self._event("started", {})
+        self._arm()
+
+    async def _take_over(self, context: Context) -> None:
+        landing = self._bound.landing
+        if landing is None:
+            return
+        for one in await context.in_thread(lambda: self._open(landing)):
             if one.published is not None:
                 context.log.info("published {segment} of an earlier run", segment=str(one.published))
             if one.cut_bytes:
@@ -140,14 +188,10 @@ class MetricsSink:
                 )
         for sentence in self._left:
             context.log.error("{sentence}", sentence=sentence)
-        self._thread = WriterThread(self._writer, self._monotonic)
-        self._thread.start()
-        self._event("started", {})
-        self._arm()
 
-    def _open(self) -> list[Recovered]:
+    def _open(self, landing: Path) -> list[Recovered]:
         """Raises ``AssemblyError`` where the folder can't be written to, or another one does."""
-        landing, node = self._landing, self._context.node.name
+        node = self._context.node.name
         try:
             self._disk.make_folder(landing)
             self._lock = Lock(landing, node)
@@ -197,11 +241,13 @@ class MetricsSink:
             thread.end(STOP_S)
             ended = await self._joined(thread)
             self._tell_news(thread)
+            if self._aiokafka_log is not None:
+                self._aiokafka_log.end()
             if ended:
                 self._release()
             else:
                 # It may write yet: the folder stays this process's until it ends, or two would write one life.
-                self._context.log.error("the disk of {landing} does not respond", landing=str(self._landing))
+                self._context.log.error("{stuck}", stuck=self._writer.stuck)
 
     async def _joined(self, thread: WriterThread) -> bool:
         """Wait for the writing thread's end; ``False`` where it takes longer than it may."""
@@ -220,9 +266,11 @@ class MetricsSink:
 
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
-        """Take new limits and times; folder, events and capture need a restart."""
+        """Take new limits and times; where records go, events and capture need a restart."""
         bound = self._bound
-        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(bound, key)]
+        sentences = [
+            f"{key} needs a restart" for key in _RESTART if getattr(settings, key, None) != getattr(bound, key, None)
+        ]
         self._go_by(settings)
         return sentences
 
@@ -270,7 +318,7 @@ class MetricsSink:
             self._arm()
 
     def _trouble(self) -> str:
-        return f"{self._landing}: the disk does not respond" if self._writer.is_stuck else self._writer.trouble
+        return self._writer.stuck if self._writer.is_stuck else self._writer.trouble
 
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
@@ -288,7 +336,7 @@ class MetricsSink:
             if unlocked:
                 log.error("{unlocked}", unlocked=unlocked)
             else:
-                log.info("the lock of {landing} is held again", landing=str(self._landing))
+                log.info("the lock of {landing} is held again", landing=str(self._bound.landing))
             self._told_unlocked = unlocked
         dropped = self._figures.all_dropped
         if dropped != self._told_dropped:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kinmqtt_metrics import learning, report
-from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
-from kinmqtt_metrics.pipeline.settings import BOUNDS, PipelineSettings
+from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError, PipelineError
+from kinmqtt_metrics.pipeline.settings import BOUNDS, PipelineSettings, Topic
+from kinmqtt_metrics.table_arguments import tables_at
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +47,27 @@ def _add_pipeline(commands: Any) -> None:
         bounds = BOUNDS[key]
         parser.add_argument(name, type=bounds, default=said[key], help=f"{text}; {bounds}", metavar=metavar)
 
-    parser.add_argument("--landing", type=Path, required=True, metavar="FOLDER", help="where the broker writes")
-    parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="where the tables are written")
+    parser.add_argument(
+        "--from", choices=("landing", "kafka"), default="landing", dest="source", help="where records are read"
+    )
+    parser.add_argument("--landing", type=Path, metavar="FOLDER", help="the folder that brokers write to")
+    parser.add_argument("--servers", metavar="HOST:PORT,…", help="with --from kafka: some of Kafka's brokers")
+    parser.add_argument(
+        "--topic", default=Topic.__attrs_attrs__[1].default, metavar="NAME", help="with --from kafka: the topic"
+    )
+    parser.add_argument(
+        "--kafka-config",
+        type=Path,
+        metavar="FILE",
+        help="with --from kafka: further properties of Kafka's clients, such as the user and encryption",
+    )
+    parser.add_argument(
+        "--tables",
+        type=tables_at,
+        required=True,
+        metavar="FOLDER",
+        help="where the tables are written: a folder, or the URL of one that Hadoop speaks with (s3a://bucket/tables)",
+    )
     parser.add_argument(
         "--once", action="store_true", help="read what is there and end; open windows wait for the next run"
     )
@@ -65,6 +85,7 @@ def _add_pipeline(commands: Any) -> None:
     option("--storm-connects", "a window with this many connects is a storm", "N")
     option("--storm-client", "a window with this many connects of one client is a storm", "N")
     option("--segments", "maximum number of segments in a batch", "N")
+    option("--records", "with --from kafka: maximum number of records in a batch", "N")
     parser.add_argument(
         "--master", default=said["master"], metavar="URL", help="Spark's master: local[N], or spark://HOST:PORT"
     )
@@ -89,11 +110,29 @@ def _conf(text: str) -> tuple[str, str]:
 def _run_pipeline(arguments: argparse.Namespace) -> int:
     from kinmqtt_metrics.pipeline.run import run
 
-    said = {field.name: getattr(arguments, field.name) for field in PipelineSettings.__attrs_attrs__}
+    said = {
+        field.name: getattr(arguments, field.name)
+        for field in PipelineSettings.__attrs_attrs__
+        if field.name not in ("topic", "url")
+    }
+    said |= {"topic": _topic(arguments), "url": arguments.tables if isinstance(arguments.tables, str) else ""}
+    said["tables"] = Path(arguments.tables)
     # The stream that is there now: others are not heard any more once the run is asked to end.
     stderr = sys.stderr
     run(PipelineSettings(**said | {"conf": dict(arguments.conf)}), lambda text: print(text, file=stderr, flush=True))
     return 0
+
+
+def _topic(arguments: argparse.Namespace) -> Topic | None:
+    if arguments.source == "landing":
+        if arguments.servers is not None or arguments.kafka_config is not None:
+            raise PipelineError("--servers and --kafka-config need --from kafka")
+        return None
+    if not arguments.servers:
+        raise PipelineError("--from kafka needs --servers: some of Kafka's brokers, as HOST:PORT")
+    if arguments.landing is not None:
+        raise PipelineError("--from kafka reads no folder: leave --landing out")
+    return Topic(arguments.servers, arguments.topic, arguments.kafka_config)
 
 
 COMMANDS: tuple[Callable[[Any], None], ...] = (_add_pipeline, report.add_parser, learning.add_parser)

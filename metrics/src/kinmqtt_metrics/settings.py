@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -37,6 +37,7 @@ def _check_filters(_: object, attribute: attrs.Attribute[Any], filters: Sequence
 class MetricsSettings:
     """Where records go, and which."""
 
+    sink: Literal["landing", "kafka"] = setting("landing", help="where records go: the folder `landing`, or Kafka")
     landing: Path | None = setting(
         None,
         path="folder",

@@ -15,7 +15,7 @@ from random import Random
 from kinmqtt_metrics import tables as t
 from metrics_harness import recomputed
 from metrics_harness.landing_data import Landing, Life, pieces
-from metrics_harness.running import command, until
+from metrics_harness.running import FAST_JAVA, command, until
 from metrics_harness.spark_environment import spark_environment
 from spi_harness.processes import free_port
 
@@ -37,7 +37,13 @@ def test_a_cluster_makes_the_same_tables(tmp_path: Path) -> None:
 
     home = Path(pyspark.__file__).parent
     environment = (
-        os.environ | spark_environment() | {"SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(tmp_path / "spark")}
+        os.environ
+        | spark_environment()
+        | {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_DIRS": str(tmp_path / "spark"),
+            "SPARK_DAEMON_JAVA_OPTS": FAST_JAVA,
+        }
     )
     port, page = free_port(), free_port()
     java = "org.apache.spark.deploy."
@@ -73,7 +79,14 @@ def test_a_cluster_makes_the_same_tables(tmp_path: Path) -> None:
                 return False
 
         until(both_there, master)
-        more = ("--final", "--master", f"spark://127.0.0.1:{port}", "--conf", "spark.executor.memory=600m")
+        more: tuple[str, ...] = (
+            "--final",
+            "--master",
+            f"spark://127.0.0.1:{port}",
+            "--conf",
+            "spark.executor.memory=600m",
+        )
+        more += ("--conf", f"spark.executor.extraJavaOptions={FAST_JAVA}")
         done = subprocess.run(
             command(tmp_path / "tables", landing.folder, *more),
             env=environment,

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from attrs import evolve
 
@@ -125,7 +126,9 @@ def test_tables_are_what_the_records_come_to(
         ]
         assert recomputed.comparable(rows) == recomputed.comparable(recomputed.read(settings.tables, table))
     for table in t.TABLES:
-        for path in table.files(settings.tables):
+        # To Spark files with one schema are the same, and it takes a job to read one.
+        files = table.files(settings.tables)
+        for path in {pq.read_schema(path).serialize().to_pybytes(): path for path in files}.values():
             kinds = {f.name: f.dataType.simpleString() for f in spark.read.parquet(str(path)).schema}
             assert kinds == table.columns, path
 

@@ -18,6 +18,7 @@ from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.pipeline import run
 from kinmqtt_metrics.pipeline.commits import Commits
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
+from kinmqtt_metrics.pipeline.sources import LandingSource
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_java_may_hear_of_the_end_first(asked: bool, tmp_path: Path, monkeypatch
             threading.Timer(0.05, signalled.ending.set).start()
         raise ConnectionRefusedError("Answer from Java side is empty")
 
-    monkeypatch.setattr(run, "source", gone)
+    monkeypatch.setattr(LandingSource, "stream", gone)
     settings = PipelineSettings(tmp_path, tmp_path / "tables")
     spark: Any = None
     if asked:

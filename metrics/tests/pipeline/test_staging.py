@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.pipeline import staging
-from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file, texts
+from kinmqtt_metrics.pipeline.staging import MADE, READ, Made, Staged, Staging, staged_file, texts
 from kinmqtt_metrics.pipeline.state import BUCKETS, COUNTER, SUMS, TRAFFIC
 from metrics_harness.landing_data import START_US, Landing, Life, pieces
 
@@ -48,7 +48,7 @@ def stage(landing: Landing, folder: Path, bounds: dict[str, int]) -> tuple[Stage
         (name.node, name.boot, name.number, str(path.relative_to(landing.folder)))
         for name, path in zip(names, paths, strict=True)
     ]
-    [text] = Staging(str(landing.folder), str(folder), 10_000_000, bounds).segments(rows)
+    [(text, _)] = Staging(str(landing.folder), str(folder), 10_000_000, bounds).segments(rows)
     staged = Staged.of(text)
     files = {kind: staged_file(folder, kind, staged.name) for kind in MADE}
     return staged, {kind: pq.read_table(path) for kind, path in files.items() if path.exists()}
@@ -108,7 +108,7 @@ def test_what_a_failed_task_left_is_in_no_table(tmp_path: Path) -> None:
     class Tasks:
         """Of which one was carried out twice."""
 
-        def collect(self) -> list[str]:
+        def collect(self) -> list[Made]:
             given_up, [answer] = list(task.segments(rows)), task.segments(rows)
             assert given_up
             return [answer]

@@ -17,8 +17,9 @@ from twisted.internet.defer import Deferred
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics import traffic as traffic_module
 from kinmqtt_metrics._plugin import STOP_S
-from kinmqtt_metrics.disk_writer import LOOK_S, RETRY_S, STUCK_S, Writer, WriterThread
+from kinmqtt_metrics.disk_writer import LOOK_S, Writer
 from kinmqtt_metrics.landing import SegmentName, open_path
+from kinmqtt_metrics.line_writer import RETRY_S, STUCK_S, WriterThread
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import Disk, InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings

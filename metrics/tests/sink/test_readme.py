@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.record import FIELDS
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import REASONS
@@ -16,14 +17,14 @@ TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 def test_each_key_is_explained() -> None:
     """With its type, its default and its meaning, as the settings have them."""
-    for row in describe(MetricsSettings):
+    for row in describe(MetricsSink().settings_class()):
         default = f"`{row.default}`" if row.default else ""
         assert f"| `{row.key}` | {row.type} | {default} | {row.help} |" in TEXT
 
 
 def test_the_section_is_sound() -> None:
     """It can be copied."""
-    [example] = [text for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL) if "[plugins.metrics]" in text]
+    [example, _] = [text for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL) if "[plugins.metrics]" in text]
 
     settings = parse(MetricsSettings, Document.parse(example, "README.md"), ("plugins", "metrics"))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.settings import BY_ITSELF, MetricsSettings
 from kinmqtt_metrics.spool import RECORD_BYTES
-from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.errors import AssemblyError, SettingsError
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.settings import Document, parse
 
 
@@ -56,3 +60,15 @@ def test_the_largest_message_that_is_archived_fits() -> None:
 
     longest = 4 * (65_535 + 65_535)
     assert most.capture_max_payload_bytes + longest + RECORD_BYTES <= most.max_waiting_bytes
+
+
+def test_kafka_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed the error says how to install it; the landing folder needs nothing."""
+    monkeypatch.setitem(sys.modules, "kinmqtt_metrics.kafka_settings", None)
+    sink = MetricsSink()
+    settings = parse(
+        sink.settings_class(), Document.parse('[plugins.metrics]\nsink = "kafka"', "t"), ("plugins", "metrics")
+    )
+
+    with pytest.raises(AssemblyError, match=r"pip install \"kinmqtt-metrics\[kafka\]\""):
+        sink.configure(BareContext("metrics", settings))

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kinmqtt_metrics import disk_writer
-from kinmqtt_metrics.disk_writer import Writer, WriterThread
+from kinmqtt_metrics import line_writer
+from kinmqtt_metrics.disk_writer import Writer
 from kinmqtt_metrics.landing import published
+from kinmqtt_metrics.line_writer import WriterThread
 from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool
@@ -438,7 +439,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(real: Scene, monkeypatch:
             inside.set()
             released.wait(30)
 
-    monkeypatch.setattr(disk_writer, "RETRY_S", 0.05)
+    monkeypatch.setattr(line_writer, "RETRY_S", 0.05)
     real.writer._disk = Hanging()
     real.offer()
     thread = WriterThread(real.writer, real.clock.monotonic)
@@ -479,7 +480,7 @@ def test_where_the_thread_is_gone_nothing_is_taken_any_more(
         raise MemoryError("by chance")
 
     if where == "_ENCODE":
-        monkeypatch.setattr(disk_writer, where, broken)
+        monkeypatch.setattr(line_writer, where, broken)
     else:
         monkeypatch.setattr(Writer, where, broken)
     scene.offer(100)

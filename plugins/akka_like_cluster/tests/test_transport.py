@@ -298,6 +298,27 @@ def test_a_peer_that_does_not_read_can_not_hold_a_closed_connection(loop: str) -
     run_on(loop, scenario())
 
 
+def test_a_peer_that_does_not_read_can_not_hold_an_aborted_network(loop: str) -> None:
+    """It ends at once, although a connection of it was closed already and has unsent bytes."""
+
+    async def scenario() -> None:
+        a, b = Broker("a", 1), Broker("b", 2)
+        await b.network.start_listening(lambda connection: None)
+        wires = [await a.dial(b, kind) for kind in ConnectionKind]
+        for _ in range(5):
+            wires[-1].connection.write(LARGE)
+        wires[-1].connection.close()
+
+        a.network.abort()
+        await a.network.close()
+
+        assert [wire.losses for wire in wires] == [1, 1]
+        assert a.clock.pending() == 0
+        await b.network.close()
+
+    run_on(loop, scenario())
+
+
 @pytest.mark.parametrize("kind", ConnectionKind)
 def test_unsent_bytes_are_bounded(loop: str, kind: ConnectionKind) -> None:
     """A peer that does not read takes no memory beyond the limit of its kind."""

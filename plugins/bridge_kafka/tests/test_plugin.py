@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinmqtt_bridge_kafka import BridgeKafka, BridgeKafkaSettings
-from kinmqtt_bridge_kafka.settings import SecuritySettings
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_bridge_kafka.source import KafkaSource
 from kinmqtt_spi.errors import NotConfigured, SettingsError
@@ -106,22 +104,6 @@ def test_a_compression_that_is_not_installed_is_refused(monkeypatch: pytest.Monk
         configured(SECTION.replace("key = ", 'compression = "lz4"\nkey = '))
 
 
-def test_aiokafkas_lines_are_for_debugging() -> None:
-    """It logs each attempt to reconnect as an error, and keys and values when it debugs: those are left out."""
-    plugin, context = configured()
-    logger = logging.getLogger("aiokafka.client")
-
-    plugin.start(context)
-    logger.error("Unable connect to %s", "a:1")
-    logger.debug("Sending (key=%s)", "secret")
-    plugin.stop()
-
-    assert context.log.texts("debug") == ["aiokafka: Unable connect to a:1"]
-    assert context.log.texts("error") == []
-    assert logging.getLogger("aiokafka").propagate
-    assert logging.getLogger("aiokafka").handlers == []
-
-
 def test_a_password_without_encryption_is_warned_of(tmp_path: Path) -> None:
     """PLAIN sends it as it is."""
     (tmp_path / "p").write_text("secret")
@@ -210,20 +192,3 @@ def test_each_mistake_has_its_place(found: str, instead: str, problem: str) -> N
         parsed(SECTION.replace(found, instead))
 
     assert refused.value.problems == (problem,)
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"protocol": "SASL_SSL"}, "needs username and password_file"),
-        ({"protocol": "SASL_SSL", "username": "k"}, "needs username and password_file"),
-        ({"username": "k"}, "has no user"),
-        ({"ca_file": Path("pyproject.toml")}, "does not encrypt"),
-        ({"protocol": "SSL", "ca_file": Path("none.pem")}, "ca_file: none.pem: there is no such file"),
-        ({"protocol": "SSL", "certificate_file": Path("pyproject.toml")}, "need each other"),
-    ],
-)
-def test_security_that_contradicts_itself_is_refused(settings: dict[str, Any], problem: str) -> None:
-    """Before anything connects."""
-    with pytest.raises(ValueError, match=problem):
-        SecuritySettings(**settings)

@@ -13,10 +13,10 @@ from kinmqtt_bridge_kafka import BridgeKafka, BridgeKafkaSettings
 from kinmqtt_bridge_kafka.settings import (
     ConnectionSettings,
     PublishSettings,
-    SecuritySettings,
     SinkSettings,
     SourceSettings,
 )
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from bridge_kafka_harness.making import Made, connection, identity, item, open_sink, scram
-from kinmqtt_bridge_kafka.settings import SecuritySettings
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Poison, Retry
@@ -110,7 +110,7 @@ def test_topics_follow_from_the_message(kafka: Kafka) -> None:
 
 
 def test_a_missing_topic_is_waited_for_and_not_created(kafka: Kafka) -> None:
-    """Its messages come again, with a line a minute; those of other topics are sent, and later all are."""
+    """B9: its messages come again, with a line a minute; those of other topics are sent, and later all are."""
     made = Made()
     kafka.create_topic("mqtt.there")
     items = [item("there/1"), item("gone/1"), item("there/2")]
@@ -194,12 +194,14 @@ def test_batches_become_as_small_as_a_topic_wants_them(kafka: Kafka) -> None:
 
 
 def test_a_wrong_password_is_refused(kafka: Kafka, tmp_path: Path) -> None:
-    """An operator must act; the password is in no text."""
+    """B7: an operator must act; the text says where and how, and has no password."""
     sink = Made().sink(scram(kafka.sasl_address, tmp_path, "ada", "wrong-one"), "any")
 
     async def test() -> None:
         with pytest.raises(SinkRefused, match="SaslAuthenticationFailed") as refused:
             await sink.open()
+        assert str(refused.value).startswith("plugins.bridge_kafka.connections.main: Kafka refuses this client: ")
+        assert str(refused.value).endswith(": check username, password_file and mechanism of security")
         assert "wrong-one" not in str(refused.value)
 
     run(test())

@@ -168,7 +168,7 @@ def test_a_missing_topic_is_waited_for_and_not_created(kafka: Kafka, monkeypatch
 
 
 def test_nothing_is_lost_when_sources_come_and_go(kafka: Kafka) -> None:
-    """Two nodes divide three partitions under load, and one leaves: doubles are possible, losses aren't."""
+    """B11: two nodes divide three partitions under load, and one leaves: doubles are possible, losses aren't."""
     topic = kafka.create_topic("source-rebalance", partitions=3)
     written: list[bytes] = []
     ends = asyncio.Event()
@@ -203,7 +203,7 @@ def seen(published: Sequence[Published]) -> set[bytes]:
 
 
 def test_a_rebalance_waits_for_what_is_under_way(kafka: Kafka) -> None:
-    """The batch is published and committed before another source gets its partition, so nothing comes twice."""
+    """B11: the batch is published and committed before another source gets its partition; nothing comes twice."""
     topic = kafka.create_topic("source-revoke", partitions=2)
     release = asyncio.Event()
 

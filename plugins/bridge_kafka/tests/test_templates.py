@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from kinmqtt_bridge_kafka.templates import (
     Incoming,
     MqttTopic,
-    is_topic_name,
     is_unfit,
     kafka_topic,
     key_maker,
     of_message,
 )
+from kinmqtt_kafka_kit import is_topic_name
 from kinmqtt_spi.values import Message, Publisher
 
 LEVELS = st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), max_size=8)

@@ -1,93 +1,15 @@
-"""Partitions, errors, records and notices, without Kafka."""
+"""Records and notices, without Kafka."""
 
 from __future__ import annotations
 
-import ssl
-
-import aiokafka.errors
-import pytest
-from aiokafka.partitioner import DefaultPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_kafka_harness.making import Made, message
 from kinmqtt_bridge_kafka import notices
-from kinmqtt_bridge_kafka.errors import is_too_large, meaning
-from kinmqtt_bridge_kafka.partitions import LONGEST_CACHED_KEY, partition_of
 from kinmqtt_bridge_kafka.records import CACHED_TOPICS, HeaderMaker, Incomer
 from kinmqtt_bridge_kafka.settings import PublishSettings
-from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
-
-
-@given(st.binary(max_size=2 * LONGEST_CACHED_KEY), st.integers(1, 100))
-def test_a_key_has_the_partition_of_kafkas_own_clients(key: bytes, count: int) -> None:
-    """Whether its hash is cached or not."""
-    partitions = list(range(count))
-
-    assert partition_of(key, count) == DefaultPartitioner()(key, partitions, partitions)
-
-
-def test_known_partitions_are_those_of_java() -> None:
-    """The hash is that of the Java client: values of its own test, UtilsTest.testMurmur2, made positive."""
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
-
-    for key, value in known.items():
-        assert partition_of(key, 1 << 31) == value & 0x7FFFFFFF
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        aiokafka.errors.SaslAuthenticationFailed("no"),
-        aiokafka.errors.AuthenticationFailedError("no"),
-        aiokafka.errors.UnsupportedSaslMechanismError("no"),
-        aiokafka.errors.TopicAuthorizationFailedError("t"),
-        aiokafka.errors.GroupAuthorizationFailedError("g"),
-        aiokafka.errors.ClusterAuthorizationFailedError(),
-        ssl.SSLCertVerificationError("certificate verify failed"),
-        SinkRefused("no"),
-    ],
-)
-def test_what_an_operator_must_mend_is_a_refusal(error: Exception) -> None:
-    """Trying again soon would not help."""
-    assert isinstance(meaning(error), SinkRefused)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        aiokafka.errors.KafkaConnectionError("lost"),
-        aiokafka.errors.RequestTimedOutError(),
-        aiokafka.errors.NotLeaderForPartitionError(),
-        aiokafka.errors.NotEnoughReplicasError(),
-        aiokafka.errors.OutOfOrderSequenceNumber(),
-        aiokafka.errors.ProducerFenced(),
-        aiokafka.errors.ProducerClosed(),
-        aiokafka.errors.UnknownError(),
-        ConnectionRefusedError(111, "refused"),
-        TimeoutError(),
-        ServiceUnavailable("away"),
-        RuntimeError("anything"),
-    ],
-)
-def test_everything_else_may_pass(error: Exception) -> None:
-    """It is tried again, with a new producer."""
-    assert isinstance(meaning(error), ServiceUnavailable)
-
-
-def test_errors_are_one_line_with_their_type() -> None:
-    """An error without a text still says what it is."""
-    assert str(meaning(ValueError("two\nlines"))) == "Kafka can't be used: ValueError: two lines"
-    assert str(meaning(OSError())) == "Kafka can't be used: OSError"
-    assert str(meaning(TimeoutError())) == "Kafka has not answered in time"
-
-
-def test_what_is_too_large_is_told_apart() -> None:
-    """A record, or the batch that it is in."""
-    assert is_too_large(aiokafka.errors.MessageSizeTooLargeError())
-    assert is_too_large(aiokafka.errors.RecordListTooLargeError())
-    assert not is_too_large(aiokafka.errors.RequestTimedOutError())
 
 
 def test_a_client_can_not_forge_the_headers_of_the_bridge() -> None:

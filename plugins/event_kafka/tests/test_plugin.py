@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kinmqtt_event_kafka import EventKafka, EventKafkaSettings
-from kinmqtt_event_kafka.settings import SecuritySettings
 from kinmqtt_event_kafka.shipping import GROUP
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.memory.event import MemoryEventLog
@@ -108,19 +107,3 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     """With a value error that names the value."""
     with pytest.raises(ValueError, match=r"kafka|a b|\.\."):
         EventKafkaSettings(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ({"protocol": "SASL_SSL"}, "needs username and password_file"),
-        ({"username": "u"}, "has no user"),
-        ({"ca_file": Path(__file__)}, "does not encrypt"),
-        ({"protocol": "SSL", "certificate_file": Path(__file__)}, "need each other"),
-        ({"protocol": "SSL", "ca_file": Path("/nowhere/ca.pem")}, "ca_file"),
-    ],
-)
-def test_security_that_contradicts_itself_is_refused(wrong: dict[str, Any], text: str) -> None:
-    """Before anything is started."""
-    with pytest.raises(ValueError, match=text):
-        SecuritySettings(**wrong)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from event_kafka_harness.making import settings, shipper
+from event_kafka_harness.making import feed, settings, shipper
 from kinmqtt_event_kafka.schema import decode
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.event import Event, Recorded
@@ -29,7 +31,7 @@ def arrived(kafka: Any, topic: str) -> list[tuple[str, int]]:
 
 
 def test_a_clients_events_are_in_order_in_one_partition(kafka: Any) -> None:
-    """Many batches over three partitions, each event once."""
+    """E1: many batches over three partitions, each event once."""
     topic = kafka.create_topic(f"shipping-{next(_topics)}", partitions=3)
 
     async def ship() -> None:
@@ -120,3 +122,23 @@ def test_a_kafka_that_stands_still_has_a_time_limit(kafka: Any) -> None:
     asyncio.run(ship())
 
     assert list(dict.fromkeys(arrived(kafka, topic))) == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_wrong_credentials_are_named_with_the_way_out(kafka: Any, tmp_path: Path, mechanism: Any) -> None:
+    """By the shipper and by the feed; the password is in no text."""
+    (tmp_path / "p").write_text("wrong-one")
+    security = SecuritySettings(
+        protocol="SASL_PLAINTEXT", mechanism=mechanism, username="ada", password_file=tmp_path / "p"
+    )
+    its = settings(kafka.sasl_address, "any", security=security)
+    context = BareContext("event_kafka")
+
+    async def ask() -> None:
+        reading = feed(its, "node-1", asyncio.get_running_loop(), context)
+        for what in (shipper(its, context=context).ship(recorded(event())), reading.lag("group")):
+            with pytest.raises(ServiceUnavailable, match=r"Kafka refuses this client: .*: check username") as refused:
+                await what
+            assert "wrong-one" not in str(refused.value)
+
+    asyncio.run(ask())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt_redis_session import RedisSessionSettings
+from kinmqtt_redis_session import RedisSessionSettings, leases
 from kinmqtt_redis_session.command import _OpenStores
 from kinmqtt_redis_session.keys import Keys, shard_of
 from kinmqtt_redis_session.leases import Leases
@@ -232,6 +232,20 @@ def test_a_buried_node_stays_gone() -> None:
         await later.join(pair.redis.execute)
         await later.look(pair.redis.execute)
         assert later.is_gone(THERE.uid) and not later.is_gone(HERE.uid)
+
+    in_pair(work)
+
+
+def test_buried_nodes_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten here first; Redis still has them."""
+    monkeypatch.setattr(leases, "MOST_BURIED", 2)
+
+    async def work(pair: Pair) -> None:
+        for uid in (THERE.uid, 901, 902):
+            await pair.here.bury(uid, pair.redis.execute)
+
+        assert list(pair.here._buried) == [901, 902]
+        assert pair.here.is_gone(THERE.uid)
 
     in_pair(work)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kinmqtt_redis_session.matching import END, Pattern
 from kinmqtt_spi.testing.retain import FILTERS, TOPICS
 from kinmqtt_spi.topics import matches
+from spi_harness.examples import examples
 
 LEVELS = st.sampled_from(["a", "b", "ab", "a-b", "", "$x", "0", "é", "a b"])
 SOME_TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)
@@ -44,7 +45,7 @@ def test_filters_that_confuse_matchers() -> None:
         assert sorted(found(filter, list(TOPICS))[0]) == sorted(each for each in TOPICS if matches(filter, each))
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=examples(500), deadline=None, database=None)
 @given(SOME_FILTERS, st.lists(SOME_TOPICS, unique=True, max_size=30))
 def test_random_filters_and_topics(filter: str, topics: list[str]) -> None:
     """Whatever stands beside what matches, also with bytes below and above the slash."""

@@ -13,6 +13,7 @@ from kinmqtt_sentinel_limiter._circuit_breakers import BreakerState, Guard, Guar
 from kinmqtt_sentinel_limiter._settings import DegradeSettings
 from kinmqtt_spi.errors import CallStopped
 from kinmqtt_spi.memory.plugin import BareContext
+from spi_harness.examples import examples
 
 BY_COUNT = DegradeSettings(name="b", strategy="error_count", count=2, min_request_amount=1)
 ERROR = RuntimeError("no")
@@ -337,4 +338,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine: Any = BreakerMachine.TestCase
-TestBreakerMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBreakerMachine.settings = hypothesis_settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -18,6 +18,7 @@ from kinmqtt_spi.memory.polling import Pending
 from kinmqtt_spi.services.bridge import Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.values import Maybe, Message
 from spi_harness.bridge_bench import Bench
+from spi_harness.examples import examples
 
 KEYS = st.sampled_from("abcdef")
 RESTART_AFTER_S = 200.0
@@ -296,7 +297,7 @@ class Runs(RuleBasedStateMachine):
 
 
 Runs.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -30,6 +30,7 @@ from kinmqtt_spi.services.queue import (
     Stage,
 )
 from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId
+from spi_harness.examples import examples
 
 
 def entry(sequence: int, topic: str = "t", payload: bytes = b"12345", expires_at: float | None = None) -> Entry:
@@ -352,4 +353,4 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueModel.TestCase
-TestQueueModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

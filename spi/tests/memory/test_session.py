@@ -23,6 +23,7 @@ from kinmqtt_spi.services.session import (
     StoredSession,
 )
 from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
+from spi_harness.examples import examples
 
 ONE = NodeIdentity("one", 1)
 TWO = NodeIdentity("two", 2)
@@ -465,4 +466,4 @@ def due(at: float | None, now: float) -> bool:
 
 
 TestSessionModel = SessionModel.TestCase
-TestSessionModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSessionModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -15,8 +15,10 @@ from kinmqtt_spi.mesh.frames import HELLO, PUSH, Hello, encode
 from kinmqtt_spi.mesh.handoff import MAX_OPEN
 from kinmqtt_spi.mesh.link import LinkLimits
 from kinmqtt_spi.mesh.network import NetworkNode
+from kinmqtt_spi.mesh.peer import CHUNK_LIMIT_S
 from kinmqtt_spi.mesh.pipes import Pipe
 from kinmqtt_spi.mesh.results import PendingResult, polling
+from kinmqtt_spi.mesh.routes import FIRST, SNAPSHOT, pack_change
 from kinmqtt_spi.services.cluster import Member, MemberState, RouteChange
 from kinmqtt_spi.testing.cluster import HandOffState, Late, News
 from kinmqtt_spi.values import NodeIdentity
@@ -488,8 +490,10 @@ class TestBadInput:
             bytes((STATE, 0)),
             bytes((ROUTES,)) + b"short",
             bytes((CLAIM,)) + bytes(8) + b"\xff",
+            bytes((CLAIM,)) + b"\xff" * 8 + b"c",
             bytes((ASK, 0, 9)) + b"cut off",
             bytes((HAND,)) + bytes(4),
+            bytes((HAND,)) + b"\xff" * 16 + b"c",
             bytes((CHUNK,)) + bytes(4),
         ],
     )
@@ -504,6 +508,24 @@ class TestBadInput:
 
         assert there.malformed == 1
         assert not there.established(A)
+
+    def test_a_part_of_a_nodes_routes_is_not_kept_for_ever(self) -> None:
+        """If the rest does not come in time, the part is forgotten and logged; later routes are taken as ever."""
+        nodes = Nodes("a", "b")
+        here, there = nodes.backends
+        versions = bytes(8) + (9).to_bytes(8, "big")
+        chunk = bytes((ROUTES, FIRST | SNAPSHOT)) + versions + pack_change(RouteChange("a/b"))
+        here._peers[B.uid].link.call(chunk, Answered())
+        nodes.clock.advance(CHUNK_LIMIT_S - 1.0)
+        is_kept = there._peers[A.uid].routes.awaits_chunk
+        nodes.clock.advance(2.0)
+        here.routes_update(1, [RouteChange("c")], [])
+        nodes.clock.advance(1.0)
+
+        assert is_kept
+        assert not there._peers[A.uid].routes.awaits_chunk
+        assert any("a part of its routes" in line for line in nodes.backends[1]._log.texts("warn"))  # type: ignore[attr-defined]
+        assert list(there.known_routes())[1] == (A, (RouteChange("c"),))
 
     def test_noise_is_closed(self) -> None:
         """Noise on an accepted connection closes it, is counted, and disturbs nobody."""

@@ -19,9 +19,10 @@ from kinmqtt_spi.mesh.frames import (
     PUSH,
     FrameDecoder,
     Hello,
+    MalformedFrame,
     encode,
 )
-from kinmqtt_spi.mesh.link import LARGE_ANSWER_BYTES, LAZY_FRAMES, LAZY_S, Link, LinkLimits, WrongPeer
+from kinmqtt_spi.mesh.link import KEPT_BYTES, LARGE_ANSWER_BYTES, LAZY_FRAMES, LAZY_S, Link, LinkLimits, WrongPeer
 from kinmqtt_spi.mesh.pipes import Pipe
 from kinmqtt_spi.reasons import ReasonCode
 from spi_harness.mesh_nodes import Answered, LinkEnd, joined_ends
@@ -367,6 +368,27 @@ def test_a_large_answer_is_acknowledged_soon() -> None:
 
     assert token.results == [bytes(LARGE_ANSWER_BYTES)]
     assert acknowledged(transport) == [1]
+
+
+def test_a_peer_that_acknowledges_no_answer_may_not_ask_on() -> None:
+    """What is kept of answers is bounded. On its next connection the peer says what it has, and may ask again."""
+    clock = TurnableClock()
+    limits = LinkLimits(answer_bytes=5000)
+    end = LinkEnd(1, 2, clock, limits)
+    end.link.connected(Written())
+    end.link.feed(hello())
+    sequence = 0
+    with pytest.raises(MalformedFrame, match="acknowledges no answer"):
+        while sequence < 100:
+            sequence += 1
+            end.link.feed(encode(DELIVER, sequence, b"fail" if sequence % 2 else b"batch"))
+            end.answer_all()
+    end.link.connected(Written())
+    end.link.feed(hello(received=sequence - 1))
+    end.link.feed(encode(DELIVER, sequence, b"batch"))
+
+    assert 20 < sequence <= limits.answer_bytes // KEPT_BYTES
+    assert len(end.batches) == sequence
 
 
 def test_a_withdrawn_call_is_not_sent_again() -> None:

@@ -13,6 +13,7 @@ from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.mesh.frames import HEADER_BYTES
 from kinmqtt_spi.mesh.link import LinkLimits
 from kinmqtt_spi.mesh.pipes import Pipe
+from spi_harness.examples import examples
 from spi_harness.mesh_nodes import Answered, LinkEnd
 
 LIMITS = LinkLimits(credit_bytes=300, queue_bytes=1500, max_frame_bytes=1000)
@@ -150,5 +151,5 @@ class LossyLink(RuleBasedStateMachine):
             assert str(result) == body.decode() if body.startswith(b"fail") else result == body[::-1]
 
 
-LossyLink.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+LossyLink.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 TestLossyLink = LossyLink.TestCase

@@ -277,3 +277,20 @@ def test_a_chunk_without_its_beginning_does_nothing() -> None:
     assert copy.take(bytes((LAST,)) + bytes(16)) is None
     assert copy.take(bytes((FIRST,)) + bytes(16)) is None
     assert copy.version == -1
+
+
+def test_chunks_whose_last_one_does_not_come_can_be_forgotten() -> None:
+    """Those that come later have no effect; the next ones that are whole have."""
+    log = RouteLog()
+    log.update(1, [RouteChange(str(number)) for number in range(2 * CHUNK_ROUTES)], [])
+    copy = RouteCopy()
+    first, last = log.snapshot()
+    copy.take(first)
+    is_awaited = copy.awaits_chunk
+    copy.forget_chunks()
+
+    assert is_awaited
+    assert not copy.awaits_chunk
+    assert copy.take(last) is None
+    assert copy.version == -1
+    assert [copy.take(chunk) is not None for chunk in log.snapshot()] == [False, True]

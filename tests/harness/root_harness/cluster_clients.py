@@ -159,9 +159,14 @@ class Roaming(Client):
                 self.connections += 1
                 serves = lines.create_task(self._serve(line))
                 await asyncio.wait({serves, line.accepted}, return_when=asyncio.FIRST_COMPLETED)
+                if not line.accepted.done():
+                    self.not_answered()
                 await asyncio.wait({serves}, timeout=self.chance.expovariate(1 / self._stay_s))
             asks.cancel()
             self.cut()
+
+    def not_answered(self) -> None:
+        """No CONNACK was read, or one that refused."""
 
     def session_lost(self) -> None:
         """Begin anew where that may be."""
@@ -251,6 +256,11 @@ class RoamingPublisher(Roaming, PublishingClient):
 
 class RoamingSubscriber(Roaming, SubscribingClient):
     """A subscriber that moves; it gets wills as well."""
+
+    def not_answered(self) -> None:
+        """Subscribe again where a session may begin anew: the CONNACK that was not read may have said so."""
+        if self.notes.begun_anew is not None:
+            self.known = False
 
     def connected(self, connack: Connack) -> None:
         """Subscribe until that is acknowledged, and again when the session has begun anew."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
@@ -19,7 +20,15 @@ FOLDERS = sorted(
     (path.parent for path in (*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("metrics/pyproject.toml"))),
     key=lambda folder: folder.name,
 )
-PLUGINS = tuple(folder.name for folder in FOLDERS)
+
+
+def has_a_plugin(folder: Path) -> bool:
+    """Tell whether a distribution has a plugin; what several plugins share has none."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return "kinmqtt.plugins" in project.get("entry-points", {})
+
+
+PLUGINS = tuple(folder.name for folder in FOLDERS if has_a_plugin(folder))
 """The plugins of this repository, by the names of their folders, which are those of their entry points."""
 
 _FOLDERS = {

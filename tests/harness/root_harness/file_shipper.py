@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from attrs import frozen
 
+from core_harness.plugin_on_path import plugin_on_path
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.services.outbox import Outbox, OutboxEntry, OutboxSettings
 from kinmqtt_spi.services.plugin import Context
@@ -70,12 +70,7 @@ PLUGIN: Final = FileShipper()
 
 def installed(folder: Path) -> str:
     """Return a PYTHONPATH with which a broker's process finds the plugin, as if it had been installed."""
-    metadata = folder / f"kinmqtt_{NAME}-1.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kinmqtt-{NAME}\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[kinmqtt.plugins]\n{NAME} = {__name__}:PLUGIN\n")
-    before = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(folder), str(HARNESS), *([before] if before else [])])
+    return plugin_on_path(folder, NAME, __name__, HARNESS)
 
 
 def shipped(file: Path) -> dict[str, list[int]]:

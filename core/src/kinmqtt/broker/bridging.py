@@ -38,6 +38,9 @@ NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 PARKED: Final = OutboxSettings(max_messages=PARKED_MESSAGES, when_full=WhenFull.DROP_OLDEST, qos_0=AtMostOnce.STORE)
 """The outbox of a sink's poison messages."""
 
+PARKED_SUFFIX: Final = ".parked"
+"""What follows a sink's name in the name of that outbox."""
+
 CHECK_LIMIT_S: Final = 5.0
 """How long a sink may take to say how its target is, in seconds."""
 
@@ -198,9 +201,9 @@ class Bridging:
         return sink
 
     def _open_parked(self, plugin: str, name: str, plan: SinkPlan) -> Outbox | None:
-        return (
-            self._parts.open_outbox(plugin, f"{name}.parked", PARKED, ()) if plan.sending.poison == "park" else None
-        )
+        if plan.sending.poison != "park":
+            return None
+        return self._parts.open_outbox(plugin, name + PARKED_SUFFIX, PARKED, ())
 
     def _parking(self, parked: Outbox | None) -> Parking | None:
         return None if parked is None else Parking(parked, self._parts.after_commit)

@@ -47,12 +47,13 @@ from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.broker.turn.turn import Turn
 from kinmqtt.hooks.awaitables import as_deferred, run
-from kinmqtt.hooks.messages import check_message
+from kinmqtt.hooks.messages import check_filter, check_message
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.outbox import Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import DeliveryResult, Health
+from kinmqtt_spi.services.retain import RetainPage
 from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message
 
@@ -285,6 +286,11 @@ class Broker:
     def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """Deliver a message to one session, whatever its subscriptions."""
         return self.calls.deliver(client_id, message)
+
+    def retained_page(self, filter: str, cursor: object) -> Maybe[RetainPage]:
+        """Return a page of the retained messages that match a filter, for a plugin."""
+        check_filter(filter)
+        return self.retained.page(filter, cursor)
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Deferred[None]:
         """Publish as a client that waits for PUBACK."""

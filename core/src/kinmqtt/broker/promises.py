@@ -31,8 +31,7 @@ def check_promises(
             f"the cluster backend of plugin {providers['cluster']!r} needs stores that all brokers share, but "
             f"{lacking}: set session, queue and retain in [services] to a plugin that shares them, as redis_session"
         )
-    shared = [store.is_shared for store in (stores.session, stores.queue, stores.retain)]
-    if backend.with_shared_stores and any(shared) and not all(shared):
+    if backend.with_shared_stores and any(stores.shared) and not stores.are_shared:
         raise AssemblyError(
             f"{_lacking(SHARED_STORES, backend, stores, providers)}, and others are shared: set session, queue and "
             "retain in [services] to one plugin"
@@ -50,8 +49,8 @@ def check_promises(
 def _lacking(part: str, backend: ClusterBackend, stores: Stores, providers: Mapping[str, str]) -> str:
     """Return who does not keep a promise; an empty text if it is kept."""
     if part == SHARED_STORES:
-        for family, store in (("session", stores.session), ("queue", stores.queue), ("retain", stores.retain)):
-            if not store.is_shared:
+        for family, is_shared in zip(("session", "queue", "retain"), stores.shared, strict=True):
+            if not is_shared:
                 return f"the {family} store of plugin {providers[family]!r} is this node's own"
         return ""
     guarantee = Guarantee[part.upper()]

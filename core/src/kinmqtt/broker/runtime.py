@@ -12,9 +12,9 @@ from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.slow_consumers import SlowConsumers
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn.batch import Stores
-from kinmqtt.broker.turn.outbox import Discard
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.broker.turn.turn import Turn
+from kinmqtt.broker.turn.turn_buffer import Discard
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt_spi.services.plugin import Clock
@@ -96,9 +96,9 @@ class Runtime:
         self.notifies_published = hooks.published.active
         self.queued = QueueTotals()
         self.offline = Discard(statistics, "offline")
-        """The outbox of sessions whose client is offline."""
+        """The buffer of sessions whose client is offline."""
         self.congested = Discard(statistics, "outbound_buffer_full")
-        """The outbox of sessions whose client is congested."""
+        """The buffer of sessions whose client is congested."""
         self.log_lines = LogLines(clock)
         self.slow_consumers = SlowConsumers(self.now, self.log_lines)
         self.accounts = Accounts()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kinmqtt.cli.outbox.arguments import add_outbox
 from kinmqtt.cli.plugin_commands import add_plugin_commands
 from kinmqtt.cli.tap import install_asyncio_reactor
 from kinmqtt.config import Overrides, Settings, load
@@ -80,6 +81,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_settings(plugins)
     plugins.set_defaults(command=_plugins)
     _add_store(commands)
+    add_outbox(commands, _add_settings, _outbox)
     _add_explain(commands)
     _add_new_plugin(commands)
     version = commands.add_parser("version", help="show the version")
@@ -325,6 +327,13 @@ def _store(parsed: argparse.Namespace) -> int:
     from kinmqtt.builtins.embedded.command import run
 
     return run(parsed.action, parsed.directory, skip_damaged=parsed.skip_damaged)
+
+
+def _outbox(parsed: argparse.Namespace) -> int:
+    from kinmqtt.cli.outbox.actions import run
+
+    settings = _settings(parsed)
+    return run(settings, _reactor(settings), parsed)
 
 
 def _version(parsed: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
+from kinmqtt_spi.services.retain import RetainPage
 from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
@@ -62,6 +63,9 @@ class BrokerApi(Protocol):
 
         ``fenced``: a client id, and what is called in the place of ``done`` if that client's session has moved.
         """
+
+    def retained_page(self, filter: str, cursor: object) -> Maybe[RetainPage]:
+        """Return a page of the retained messages that match a filter."""
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
         """Publish messages as a client does that waits for PUBACK."""
@@ -218,6 +222,10 @@ class PluginContext(Context):
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.persisted`."""
         return self._assembled.persisted_values(self.name)
+
+    def retained(self, filter: str, cursor: object = None) -> Maybe[RetainPage]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.retained`."""
+        return self._assembled.retained_page(filter, cursor)
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish_acknowledged`."""

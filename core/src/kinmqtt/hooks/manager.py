@@ -14,11 +14,12 @@ from attrs import frozen
 from twisted.logger import Logger
 
 from kinmqtt.hooks.discovery import Candidate
+from kinmqtt.hooks.hook_finder import HookFinder
 from kinmqtt.hooks.selection import Choice, Selection
 from kinmqtt_spi import SPI_VERSION
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
-from kinmqtt_spi.markers import PROJECT, HookTraits, is_closed, topics_of, traits_of
+from kinmqtt_spi.markers import HookTraits, is_closed, topics_of, traits_of
 from kinmqtt_spi.services.plugin import Requirements
 from kinmqtt_spi.settings import did_you_mean
 
@@ -62,7 +63,7 @@ class PluginManager:
 
         Raises :class:`AssemblyError` for a plugin that can't be loaded or whose requirements do not hold.
         """
-        self._pm = pluggy.PluginManager(PROJECT)
+        self._pm = HookFinder()
         for module in HOOKSPEC_MODULES:
             self._pm.add_hookspecs(module)
         self.choices = list(choices)

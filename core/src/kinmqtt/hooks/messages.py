@@ -7,11 +7,19 @@ from typing import Final
 from kinmqtt.mqtt.codec.publish import publish_parts
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
-from kinmqtt.mqtt.topics import check_topic_name
+from kinmqtt.mqtt.topics import check_topic_filter, check_topic_name
 from kinmqtt_spi.values import Message
 
 PLUGIN_VALUES_PREFIX: Final = "$plugin/"
 """Topics in the retain store that hold plugins' values. No message is published to them or delivered from them."""
+
+
+def check_filter(filter: str) -> None:
+    """Raise ``ValueError`` if a text is no topic filter."""
+    try:
+        check_topic_filter(filter)
+    except RemoteError as error:
+        raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
 
 
 def check_message(message: Message) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from core_harness.nodes import Nodes
 from kinmqtt.mqtt.packets import Puback, Pubcomp, Publish, Pubrel
 from kinmqtt_spi.errors import ServiceUnavailable
+from spi_harness.examples import examples
 
 NODES = 3
 
@@ -101,7 +102,7 @@ class Hopping:
         return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_client_that_hops_between_nodes_loses_nothing(seed: int) -> None:
     """C2, C5: what was acknowledged to its publisher arrives, and QoS 2 once, whatever happens to the moves."""

@@ -150,6 +150,7 @@ def test_a_node_whose_outbox_was_claimed_by_mistake_refuses_until_it_has_it_agai
     publisher.publish("a/b", b"2", qos=1)
     nodes.settle()
     assert [packet.reason for packet in publisher.of(Puback)] == [ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED]
+    assert nodes.brokers[0].assembly.metrics.sum("clients.total") == 1
     nodes.advance(2)
     first.acknowledge()
     nodes.settle()

@@ -16,6 +16,7 @@ from kinmqtt.broker.routing.version_clock import VersionClock
 from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message, MessageId
+from spi_harness.examples import examples
 
 NOW = 1_700_000_000.0
 
@@ -105,7 +106,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 5.0, -5.0]), min_size=2, max_size=4),
     st.lists(steps, max_size=60),

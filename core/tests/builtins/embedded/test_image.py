@@ -43,6 +43,7 @@ from kinmqtt_spi.services.session import (
     StoredSession,
 )
 from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription, Will
+from spi_harness.examples import examples
 
 Step: TypeAlias = tuple[str, str, int]
 """What is done, of which client, and a number that says how."""
@@ -255,7 +256,7 @@ def small_slices() -> Iterator[None]:
 
 
 @given(turns((*STEPS, *REFUSED)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_log_that_is_read_again_gives_the_same_answers(steps: list[list[Step]]) -> None:
     """Whatever the turns have written, refused writes among it, the stores say the same after a restart."""
     before = life()
@@ -269,7 +270,7 @@ def test_a_log_that_is_read_again_gives_the_same_answers(steps: list[list[Step]]
 
 @given(st.lists(turns(most=5), min_size=2, max_size=3))
 @example([[[("append", "a", 0)] * 2 + [("purge", "a", 0), ("append", "a", 0)]], [[("append", "a", 0)]]])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_log_of_several_lives_gives_the_same_answers(lives: list[list[list[Step]]]) -> None:
     """What a broker writes after a restart goes on from what it has read, and is read again with it."""
     log: list[bytes] = []
@@ -286,7 +287,7 @@ def test_a_log_of_several_lives_gives_the_same_answers(lives: list[list[list[Ste
 
 
 @given(turns(), turns(), turns(most=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_is_told_anew_gives_the_same_answers(
     before: list[list[Step]], between: list[list[Step]], behind: list[list[Step]]
 ) -> None:
@@ -308,7 +309,7 @@ def test_what_is_told_anew_gives_the_same_answers(
 
 
 @given(turns(), turns(), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_slices_that_break_off_do_no_harm(before: list[list[Step]], between: list[list[Step]], told: int) -> None:
     """A process that ends while everything is told anew leaves a log that says the same as without the slices."""
     current = life()
@@ -637,7 +638,7 @@ def test_an_outdated_slice_undoes_nothing() -> None:
 
 @example(lives=[[[("append", "a", 4)], [("remove", "a", 0)]], [[("append", "a", 4)]]])
 @given(st.lists(turns(most=5), min_size=2, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_owners_that_count_on_from_what_they_are_told_lose_nothing(lives: list[list[list[Step]]]) -> None:
     """As a broker does: after each restart a queue's numbers go on from those that the store tells of."""
     log: list[bytes] = []

@@ -44,6 +44,7 @@ from kinmqtt_spi.services.session import (
     StoredSession,
 )
 from kinmqtt_spi.values import Message, MessageId, Publisher, QoS, RetainHandling, Subscription, Will
+from spi_harness.examples import examples
 
 texts = st.text(max_size=6)
 """Of any characters, lone surrogates included: what a test hands a store need not have come over the wire."""
@@ -218,7 +219,7 @@ def event(data: Any) -> Recorded:
 
 
 @given(groups)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_group_comes_back_as_it_was(group: CommitGroup) -> None:
     """Every sort of write, with all that a message, will, subscription or event can carry, survives packing."""
     back = unpack(pack(group))

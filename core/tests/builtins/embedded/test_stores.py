@@ -23,6 +23,7 @@ from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, Purge, QueueS
 from kinmqtt_spi.services.retain import DELETION_S, RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession, StoredSession
 from kinmqtt_spi.values import Message, Subscription
+from spi_harness.examples import examples
 
 
 def event(number: int = 1) -> Event:
@@ -243,7 +244,7 @@ def test_a_disk_that_fails_is_told_of_before_former_owners() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), min_size=2, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_epochs_of_unknown_clients_never_come_again(lives: list[Sequence[str]]) -> None:
     """A client of whom nothing is stored is claimed, after a restart, above every epoch it may have had."""
     highest: dict[str, int] = {}

@@ -23,6 +23,7 @@ from kinmqtt_metrics.learning.replay import learned_over, replay_rules, rules_in
 from kinmqtt_metrics.learning.rules_file import number, summed_words, text_of
 from kinmqtt_metrics.quiet import Passing, interrupts, quiet_after
 from kinmqtt_metrics.spark import check_path, start
+from kinmqtt_metrics.table_arguments import local, tables_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument("--enable", type=Path, metavar="FILE", help="enable rules in a file: shadow = false")
     what.add_argument("--disable", type=Path, metavar="FILE", help="disable rules in a file: shadow = true")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
-    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="where the pipeline writes")
+    parser.add_argument("--tables", type=tables_at, metavar="FOLDER", help="where the pipeline writes")
     parser.add_argument(
         "--since", metavar="TIME", help="only windows from this time on: 2026-11-21T14:00 (UTC), or 24h ago"
     )
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return _switch(path, option == "disable", arguments.rule)
         if arguments.tables is None:
             raise LearningError("--tables is required: the folder that the pipeline writes to")
-        check_path(arguments.tables)
+        check_path(local(arguments.tables))
         return _learn(arguments) if arguments.out is not None else _replay(arguments)
     except CommandError as error:
         print(f"kinmqtt-metrics rules: {error}", file=sys.stderr)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
@@ -27,7 +26,6 @@ from kinmqtt_metrics.pipeline.state import (
     TRAFFIC,
     VALUES,
 )
-from kinmqtt_metrics.spark import read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
 RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns.items())
 
 # ---- what was read ------------------------------------------------------------------------------------------------
-
-
-def read(spark: SparkSession, folder: Path) -> DataFrame:
-    """Records as they were staged."""
-    return read_parquet(spark, RAW_SCHEMA, [folder])
 
 
 def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Intervals]) -> DataFrame:
@@ -95,15 +88,20 @@ def _bound(nodes: Mapping[str, Node]) -> Column:
     return F.coalesce(F.element_at(F.create_map(*each), F.col("node")), F.lit(0).cast("bigint"))
 
 
+def schema_of(kind: str) -> str:
+    """The columns of what tasks make, by its kind, in Spark's words."""
+    return ", ".join(f"{name} {of}" for name, of in SCHEMAS[kind].items())
+
+
 def windows(
-    spark: SparkSession, made: Mapping[str, Path], open: DataFrame | None, nodes: Mapping[str, Node], window: int
+    made: Mapping[str, DataFrame], open: DataFrame | None, nodes: Mapping[str, Node], window: int
 ) -> DataFrame | None:
     """Rows of the state, with ``closed``: of what tasks made, by its kind, and of the windows that were open.
 
     Nothing where there is neither.
     """
 
-    rows = partial(_rows, spark, made, open)
+    rows = partial(_rows, made, open)
     found = (group(rows) for group in (_grouped_sums, _grouped_values, _grouped_buckets))
     grouped = [each for each in found if each is not None]
     if not grouped:
@@ -113,12 +111,11 @@ def windows(
 
 
 def _rows(
-    spark: SparkSession, made: Mapping[str, Path], open: DataFrame | None, kind: str, families: str, **more: str
+    made: Mapping[str, DataFrame], open: DataFrame | None, kind: str, families: str, **more: str
 ) -> DataFrame | None:
     """Returns the rows of a kind that tasks made, and those of these families that were open."""
     columns = SCHEMAS[kind]
-    schema = ", ".join(f"{name} {of}" for name, of in columns.items())
-    found = read_parquet(spark, schema, [made[kind]]) if kind in made else None
+    found = made.get(kind)
     if found is not None and more:
         found = found.selectExpr("*", *(f"{text} as {name}" for name, text in more.items()))
     if open is None:

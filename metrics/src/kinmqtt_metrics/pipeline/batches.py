@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from attrs import define, evolve, field
+from attrs import Factory, define, evolve, field
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.missing_records import Life
 from kinmqtt_metrics.pipeline import aggregate, window_tables
-from kinmqtt_metrics.pipeline.backlog import Backlog
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, idle_commit_name, place, placed
-from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
+from kinmqtt_metrics.pipeline.exchange import CLOSED, Exchange, exchange_of
+from kinmqtt_metrics.pipeline.sources import LandingSource, Source, Unread
+from kinmqtt_metrics.pipeline.staging import MADE, READ, Made, Staging
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
 from kinmqtt_metrics.pipeline.watermarks import Node, Watermarks
-from kinmqtt_metrics.spark import location, read_parquet
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -78,8 +78,10 @@ class Batches:
     tell: Tell
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    source: Source = field(default=Factory(lambda self: LandingSource(self.settings), takes_self=True))
+    exchange: Exchange = field(init=False)
     closing: Watermarks = field(init=False)
-    backlog: Backlog = field(init=False)
+    backlog: Unread = field(init=False)
     _since_s: float = field(init=False, default=0.0)
     """What ``clock`` said when ``monotonic`` was at 0: a clock that is set during a run makes nobody silent."""
     _began_s: float = field(init=False, default=0.0)
@@ -88,7 +90,8 @@ class Batches:
     def __attrs_post_init__(self) -> None:
         of = self.settings
         self.closing = Watermarks(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
-        self.backlog = Backlog(self.steps.checkpoint, of.landing.resolve())
+        self.exchange = exchange_of(of.master)
+        self.backlog = self.source.unread(self.steps.checkpoint)
         self._since_s = self.clock() - self.monotonic()
         if not (of.once or of.final):
             self._began_s = self._now_s()
@@ -180,8 +183,8 @@ class Batches:
         name = commit_name(number)
         bounds = {node: known.bound for node, known in before.nodes.items()}
         work = making / "work"
-        staging = Staging(str(self.settings.landing.resolve()), str(work.resolve()), self.closing.window, bounds)
-        checked = self._stage(rows.rdd.mapPartitions(staging.segments), work)
+        staging = Staging(self.source.root, self.exchange.task_folder(work), self.closing.window, bounds)
+        checked = self._stage(rows.rdd.mapPartitions(self.source.stage(staging)), work)
         seen = before.seen | {life: before.seen.get(life, Intervals()) | of for life, of in checked.seen.items()}
         repeated = {
             life: both for life, of in checked.seen.items() if (both := of & before.seen.get(life, Intervals()))
@@ -197,22 +200,21 @@ class Batches:
                 )
             right = self._correct(spark, work, number, repeated, latest, checked.records, making, counts)
             work = making / "kept"
-            staging = evolve(staging, folder=str(work.resolve()))
-            paths = [str(path.resolve()) for path in _parts(right)]
-            tasks = spark.sparkContext.parallelize(paths, max(1, len(paths)))
-            checked = self._stage(tasks.mapPartitions(staging.records), work)
+            staging = evolve(staging, folder=self.exchange.task_folder(work))
+            files = self.exchange.files(spark, _parts(right))
+            checked = self._stage(files.mapPartitions(staging.records), work)
             counts["records"] = checked.records
         if checked.late:
             counts["late"] = sum(checked.late.values())
             window_tables.write(t.LATE, window_tables.late(checked.late, number), placed(making, t.LATE, name))
         nodes = self._after(before.nodes, checked.newest, number)
         self._aggregate(spark, work, checked, before, nodes, making)
-        closed = _state(_parts(making / "state" / "closed=true"))
+        closed = _state(_parts(making / "state" / f"{CLOSED}=true"))
         if closed is not None:
             counts["windows"] = _windows(closed)
             self._tables(closed, name, making)
         place(making, t.RAW, name, _parts(work / READ))
-        for used in ("work", "right", "kept", "made", "state/closed=true"):
+        for used in ("work", "right", "kept", "made", f"state/{CLOSED}=true"):
             shutil.rmtree(making / used, ignore_errors=True)
         return Commit(nodes, seen, counts=counts)
 
@@ -232,7 +234,7 @@ class Batches:
         This is another pass over the records, which batches without errors do not need.
         """
         name = commit_name(number)
-        read = aggregate.read(spark, work / READ)
+        read = self.exchange.read(spark, aggregate.RAW_SCHEMA, _parts(work / READ))
         once = aggregate.once(spark, read, repeated).cache()
         try:
             rejected = aggregate.rejected(read, once, number, latest, self.settings.ahead_s)
@@ -240,7 +242,7 @@ class Batches:
             counts["repeated"] = records - once.count()
             counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
             right = making / "right"
-            once.where(aggregate.in_time(latest)).write.parquet(location(right))
+            self.exchange.write(once.where(aggregate.in_time(latest)), right)
         finally:
             once.unpersist()
         return right
@@ -255,15 +257,19 @@ class Batches:
         making: Path,
     ) -> None:
         """Merge what the tasks made with the windows that were open, into ``state`` of the folder ``making``."""
-        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
-        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
+        opened = self.exchange.read(spark, STATE_SCHEMA, before.open) if before.open else None
+        made = {
+            kind: self.exchange.read(spark, aggregate.schema_of(kind), _parts(work / kind))
+            for kind in SCHEMAS
+            if checked.rows[kind]
+        }
         total = sum(checked.rows[kind] for kind in SCHEMAS)
         cores = spark.sparkContext.defaultParallelism
         spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
-        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
+        merged = aggregate.windows(made, opened, nodes, self.closing.window)
         if merged is not None:
             parts = merged.coalesce(1 if total <= _MANY else cores)
-            parts.write.partitionBy("closed").parquet(location(making / "state"))
+            self.exchange.write_state(parts, making / "state")
 
     def _after(self, before: Mapping[str, Node], newest: Mapping[str, int], number: int) -> dict[str, Node]:
         """What is known of nodes after a batch. Of whom something waits to be read is not silent."""
@@ -275,14 +281,13 @@ class Batches:
             return nodes
         return self.closing.after(before, newest, now_s, now_s)
 
-    def _stage(self, tasks: RDD[str], folder: Path) -> _Checked:
+    def _stage(self, tasks: RDD[Made], folder: Path) -> _Checked:
         """Have tasks stage rows in a folder; what they found."""
         for kind in MADE:
             (folder / kind).mkdir(parents=True)
         checked = _Checked()
         lives: dict[Life, list[tuple[int, int]]] = defaultdict(list)
-        for text in tasks.collect():
-            staged = Staged.of(text)
+        for staged in self.exchange.staged(tasks, folder):
             checked.rejected += staged.rejected
             for node, boot, records, first, newest, ranges in staged.lives:
                 checked.records += records
@@ -291,11 +296,7 @@ class Batches:
                 lives[node, boot] += [(first, last) for first, last in ranges]
             for node, boot, kind, late in staged.late:
                 checked.late[node, boot, kind] += late
-            for kind, rows in staged.rows.items():
-                if rows:
-                    checked.rows[kind] += rows
-                    path = staged_file(folder, kind, staged.name)
-                    path.rename(path.with_name(path.name[1:]))
+            checked.rows.update(staged.rows)
         checked.seen = {life: Intervals(pairs) for life, pairs in lives.items()}
         checked.twice = checked.records > sum(of.count for of in checked.seen.values())
         return checked
@@ -307,7 +308,7 @@ class Batches:
     def _put(self, table: t.Table, rows: DataFrame, name: str, making: Path) -> None:
         """Stage a table's rows in one file, or none."""
         folder = making / "made" / table.name
-        rows.coalesce(1).write.parquet(location(folder))
+        self.exchange.write(rows.coalesce(1), folder)
         parts = _parts(folder)
         if _rows(parts):
             place(making, table, name, parts)

@@ -21,7 +21,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +41,8 @@ from kinmqtt_metrics.tables import OWN, STATE, TABLES, Table
 _FINAL: Final = "-final"
 _CLOSED: Final = "-closed-"
 _MAKING: Final = ".making-"
+STEP: Final = "step.json"
+"""What a step leaves to the next, in its folder."""
 
 
 @define(slots=True)
@@ -64,12 +66,12 @@ class Commit:
             "counts": self.counts,
             "digest": self.digest,
         }
-        (folder / "step.json").write_text(json.dumps(text), "utf-8")
+        (folder / STEP).write_text(json.dumps(text), "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Commit:
         """Raises :class:`PipelineError` where it can't be read."""
-        path = folder / "step.json"
+        path = folder / STEP
         try:
             text: dict[str, Any] = json.loads(path.read_text("utf-8"))
             return cls(
@@ -110,12 +112,7 @@ class Commits:
                 began: dict[str, Any] = json.loads(path.read_text("utf-8"))
             except (OSError, ValueError) as error:
                 raise PipelineError(f"{path} can't be read: {error}") from error
-            for key, value in frozen.items():
-                if began.get(key) != value:
-                    raise PipelineError(
-                        f"{self.tables} was made with {key} = {began.get(key)}, but this run has {value}: windows "
-                        f"of different kinds don't add up. Use {began.get(key)} again, or another folder of tables"
-                    )
+            check_settings(began, frozen, self.tables)
         else:
             known = next((files[0] for table in TABLES if (files := table.files(self.tables))), None)
             if known is not None:
@@ -203,6 +200,19 @@ class Commits:
         """Remove steps that are published and that Spark can't come back to, but for the last ones."""
         for name in self._names()[:-keep]:
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def check_settings(began: Mapping[str, Any], frozen: Mapping[str, Any], tables: Path | str) -> None:
+    """Raises :class:`PipelineError` if a run has other settings than the tables were made with."""
+    for key, value in frozen.items():
+        # Tables of before there was another source.
+        before = began.get(key, "landing" if key == "source" else None)
+        if before != value:
+            why = "windows of different kinds don't add up" if key == "window_s" else "it would not go on from there"
+            raise PipelineError(
+                f"{tables} was made with {key} = {before}, but this run has {value}: {why}. Use {before} again, or "
+                "another folder of tables"
+            )
 
 
 def commit_name(batch: int, final: bool = False) -> str:

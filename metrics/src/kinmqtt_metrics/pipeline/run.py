@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -21,7 +23,9 @@ from kinmqtt_metrics import missing_records
 from kinmqtt_metrics.errors import INTERRUPTED, CommandError, PipelineError
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.commits import Commits, locked
+from kinmqtt_metrics.pipeline.hadoop import HadoopError, HadoopFolder
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
+from kinmqtt_metrics.pipeline.sources import CONNECTOR, source_of
 from kinmqtt_metrics.quiet import GRACE_S, Passing, quiet_after
 from kinmqtt_metrics.spark import break_off, check_path, location, lock_jvm, start
 from kinmqtt_metrics.tables import OWN
@@ -49,7 +53,11 @@ def run(settings: PipelineSettings, tell: Tell) -> None:
     try:
         _check(settings)
         asked = Asked()
-        with locked(settings.tables), asked.heard(), quiet_after(asked.ending):
+        with ExitStack() as held:
+            if not settings.url:
+                held.enter_context(locked(settings.tables))
+            held.enter_context(asked.heard())
+            held.enter_context(quiet_after(asked.ending))
             _run(settings, tell, asked)
     except OSError as error:
         raise PipelineError(_of_files(error, settings)) from error
@@ -64,7 +72,9 @@ def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
         time.sleep(GRACE_S)
         raise
     try:
-        jvm_lock = lock_jvm(spark, settings.tables / OWN / "jvm.lock")
+        jvm_lock = None
+        if not settings.url:
+            jvm_lock = lock_jvm(spark, settings.tables / OWN / "jvm.lock")
         asked.started()
         read(settings, spark, asked, tell)
         # Java's lock ends with its process, which is later; until here the object of this name kept it.
@@ -75,17 +85,29 @@ def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
 
 
 def _check(settings: PipelineSettings) -> None:
-    if not settings.landing.is_dir():
+    if settings.topic is None:
+        _check_landing(settings.landing)
+    if not settings.url:
+        check_path(settings.tables)
+        settings.tables.mkdir(parents=True, exist_ok=True)
+        _check_apart(settings.landing, settings.tables.resolve())
+
+
+def _check_landing(landing: Path | None) -> None:
+    if landing is None:
+        raise PipelineError("--landing is required: the folder that the broker writes to; or --from kafka")
+    if not landing.is_dir():
         raise PipelineError(
-            f"{settings.landing} is not a folder: --landing is the folder that the broker writes to, `landing` of "
+            f"{landing} is not a folder: --landing is the folder that the broker writes to, `landing` of "
             f"[plugins.metrics]"
         )
-    check_path(settings.landing, only_named=True)
-    check_path(settings.tables)
-    _check_readable(settings.landing)
-    settings.tables.mkdir(parents=True, exist_ok=True)
-    landing, tables = settings.landing.resolve(), settings.tables.resolve()
-    if landing == tables or landing in tables.parents:
+    check_path(landing, only_named=True)
+    _check_readable(landing)
+
+
+def _check_apart(landing: Path | None, tables: Path) -> None:
+    landing = None if landing is None else landing.resolve()
+    if landing is not None and (landing == tables or landing in tables.parents):
         raise PipelineError(f"the tables can't be in the landing folder {landing}: use another folder for --tables")
 
 
@@ -106,25 +128,36 @@ def _check_readable(landing: Path) -> None:
             )
 
 
-def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
-    """The segments of the landing folder as a stream, with files that are none."""
-    return (
-        spark.readStream.format("kinmqtt")
-        .option("rows", "segments")
-        .option("rejected", "rows")
-        .option("maxFilesPerTrigger", segments)
-        .load(str(landing.resolve()))
-    )
-
-
 def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Tell) -> None:
     """Run the query in a session, until it is done or shall end. Raises :class:`PipelineError`."""
+    with _commits(settings, spark) as steps:
+        _read(settings, spark, steps, asked, tell)
+
+
+@contextmanager
+def _commits(settings: PipelineSettings, spark: SparkSession) -> Iterator[Commits]:
+    """The steps of the tables; of tables elsewhere they are made in a folder that ends with the block."""
+    if not settings.url:
+        # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
+        yield Commits(settings.tables.resolve())
+        return
+    from kinmqtt_metrics.pipeline.remote_commits import RemoteCommits
+
+    work = Path(tempfile.mkdtemp(prefix="kinmqtt-pipeline-")).resolve()
+    try:
+        yield RemoteCommits(work, remote=HadoopFolder(spark, settings.url))
+    except HadoopError as error:
+        raise PipelineError(f"the tables can't be reached: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _read(settings: PipelineSettings, spark: SparkSession, steps: Commits, asked: Asked, tell: Tell) -> None:
     from kinmqtt_metrics.pipeline.batches import Batches, open_nodes
 
-    # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
-    steps = Commits(settings.tables.resolve())
-    steps.prepare({"window_s": settings.window_s})
-    query = _Query(Batches(settings, steps, tell), asked.ending)
+    source = source_of(settings, spark)
+    steps.prepare({"window_s": settings.window_s, "source": source.name})
+    query = _Query(Batches(settings, steps, tell, source=source), asked.ending)
     try:
         query.run(settings, spark, tell)
     except Exception as error:
@@ -165,13 +198,14 @@ class _Query:
 
     def run(self, settings: PipelineSettings, spark: SparkSession, tell: Tell) -> None:
         """Until all is read, or it shall end. Raises what Spark does."""
-        writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(self._batch)
+        source = self.batches.source
+        writing = source.stream(spark).writeStream.foreachBatch(self._batch)
         writing = writing.option("checkpointLocation", location(self.batches.steps.checkpoint)).queryName("kinmqtt")
         if settings.once or settings.final:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=f"{settings.trigger_s:.6f} seconds")
-            tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
+            tell(f"reading {source.root or source.name}, writing {settings.where}; ^C ends this")
         query = writing.start()
         look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
@@ -218,7 +252,9 @@ def _why(error: BaseException, settings: PipelineSettings) -> str:
     text = str(error)
     after = "No table shows anything of the batch that failed; the same command goes on from there"
     if "No space left on device" in text or "Disk quota exceeded" in text:
-        return f"the disk of {settings.tables} (or of Spark's temporary files) is full: make room. {after}"
+        return f"the disk of {settings.where} (or of Spark's temporary files) is full: make room. {after}"
+    if "find data source: kafka" in text or "find the data source: kafka" in text:
+        return f"Spark has no connector to Kafka: --conf spark.jars.packages={CONNECTOR}:{_spark_version()}"
     if "Answer from Java side is empty" in text or "Connection refused" in text or "py4j.protocol" in text:
         return f"Spark's Java process has ended (killed, or out of memory: --conf spark.driver.memory=2g). {after}"
     lines = [line for line in text.splitlines() if line.strip()]
@@ -227,6 +263,12 @@ def _why(error: BaseException, settings: PipelineSettings) -> str:
     )
     more = "--conf spark.log.level=ERROR tells more"
     return f"a batch failed: {type(error).__name__}: {said.strip()[:500]} ({more}). {after}"
+
+
+def _spark_version() -> str:
+    import pyspark
+
+    return pyspark.__version__
 
 
 def _stop(spark: SparkSession) -> None:
@@ -243,8 +285,9 @@ def _of_files(error: OSError, settings: PipelineSettings) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {where} is full: make room, and start again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reading = "" if settings.landing is None else f"read {settings.landing} and to "
         return (
-            f"{where}: {error.strerror}: this user must be able to read {settings.landing} and to write to "
+            f"{where}: {error.strerror}: this user must be able to {reading}write to "
             f"{settings.tables}; run as their owner, or take another folder for --tables"
         )
     if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):

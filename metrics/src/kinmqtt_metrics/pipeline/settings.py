@@ -21,16 +21,30 @@ BOUNDS: Final = {
     "storm_connects": Number(1, 1_000_000_000, whole=True),
     "storm_client": Number(1, 1_000_000_000, whole=True),
     "segments": Number(1, 100_000, whole=True),
+    "records": Number(1, 100_000_000, whole=True),
 }
 """In which the numbers below have sense."""
+
+
+@frozen(slots=True)
+class Topic:
+    """Where records are in Kafka."""
+
+    servers: str
+    """Some of Kafka's brokers, as ``host:port``, separated by commas."""
+    name: str = "kinmqtt.metrics"
+    config: Path | None = None
+    """A file with further properties of Kafka's clients: encryption, the user."""
 
 
 @frozen(slots=True)
 class PipelineSettings:
     """``kinmqtt-metrics pipeline run --help`` says what each means. Raises :class:`PipelineError` for a wrong one."""
 
-    landing: Path
+    landing: Path | None
+    """Nothing with :attr:`topic`."""
     tables: Path
+    """A folder of this machine."""
     once: bool = False
     final: bool = False
     trigger_s: float = 2.0
@@ -42,10 +56,20 @@ class PipelineSettings:
     storm_connects: int = 100
     storm_client: int = 5
     segments: int = 200
-    """The most that a batch reads."""
+    """The most that a batch reads,"""
+    records: int = 200_000
+    """and from a topic."""
+    topic: Topic | None = None
     master: str = "local[2]"
+    url: str = ""
+    """Of tables elsewhere, on a file system that Hadoop speaks with: stands in for :attr:`tables`."""
     conf: dict[str, str] = Factory(dict)
     """Of Spark; stands above what the pipeline sets itself."""
+
+    @property
+    def where(self) -> Path | str:
+        """Where the tables are, for people."""
+        return self.url or self.tables
 
     def __attrs_post_init__(self) -> None:
         for name, bounds in BOUNDS.items():

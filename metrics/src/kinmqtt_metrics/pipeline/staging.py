@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -38,6 +38,7 @@ from kinmqtt_metrics.pipeline.state import (
 from kinmqtt_metrics.pipeline.window_tables import TYPES, codes_of, different, schema, whole
 from kinmqtt_metrics.record import FIELDS
 from kinmqtt_metrics.source.lines import REJECTED, LineReader
+from kinmqtt_metrics.source.values import Value, ValueReader
 
 READ: Final = "read"
 MADE: Final = (READ, SUMS, VALUES, BUCKETS)
@@ -78,9 +79,13 @@ class Staged:
         return cls(*json.loads(text))
 
 
+Made: TypeAlias = tuple[str, dict[str, bytes]]
+"""What a task answers with: a :class:`Staged`, as text, and by kind the files that it wrote into no folder."""
+
+
 @frozen(slots=True)
 class Staging:
-    """Stages what it is given in one file of each kind, and tells of it in a :class:`Staged`, as text, or of nothing.
+    """Stages what it is given in one file of each kind, and answers with what it :data:`Made`, or with nothing.
 
     For ``RDD.mapPartitions``: ``DataFrame.mapInArrow`` wants pandas to be installed, and hands over the same.
     """
@@ -88,28 +93,35 @@ class Staging:
     landing: str
     folder: str
     """Where files go, in a folder for each kind that is there already, under a name that begins with a dot: what a
-    task left that failed is none that the driver was told of."""
+    task left that failed is none that the driver was told of. Empty where files go with the answer."""
     window: int
     """Microseconds."""
     bounds: Mapping[str, int]
     """Of each node that is known: windows that end here or before are closed."""
 
-    def segments(self, rows: Iterable[tuple[str, str, int, str]]) -> Iterator[str]:
+    def segments(self, rows: Iterable[tuple[str, str, int, str]]) -> Iterator[Made]:
         """Of segments, as the source names them with ``rows=segments``."""
         lines = LineReader(self.landing, list(FIELDS), rejected=True)
         return self._stage(
             table for node, boot, number, path in rows for table in lines.read((node, boot, number), path)
         )
 
-    def records(self, paths: Iterable[str]) -> Iterator[str]:
-        """Of records that Spark staged, in files of Parquet."""
+    def values(self, rows: Iterable[tuple[str, int, int, bytes | None]]) -> Iterator[Made]:
+        """Of records of Kafka: topic, partition, offset and value."""
+        values = (Value(f"{topic}-{partition}", offset, value) for topic, partition, offset, value in rows)
+        return self._stage(ValueReader(list(FIELDS)).values(values))
+
+    def records(self, files: Iterable[str | bytes]) -> Iterator[Made]:
+        """Of records that Spark staged, in files of Parquet: their paths, or what is in them."""
         return self._stage(
             pa.Table.from_batches([batch])
-            for path in paths
-            for batch in pq.ParquetFile(path).iter_batches(_ROWS, columns=list(FIELDS))
+            for file in files
+            for batch in pq.ParquetFile(file if isinstance(file, str) else pa.BufferReader(file)).iter_batches(
+                _ROWS, columns=list(FIELDS)
+            )
         )
 
-    def _stage(self, tables: Iterable[pa.Table]) -> Iterator[str]:
+    def _stage(self, tables: Iterable[pa.Table]) -> Iterator[Made]:
         with ExitStack() as writing:
             task = _Task(self, writing)
             waiting: list[pa.Table] = []
@@ -123,7 +135,7 @@ class Staging:
             if rows:
                 task.take(pa.concat_tables(waiting))
         if task.staged.rows[READ]:
-            yield task.staged.text()
+            yield task.staged.text(), {kind: sink.getvalue().to_pybytes() for kind, sink in task.sinks.items()}
 
 
 def staged_file(folder: Path, kind: str, name: str) -> Path:
@@ -136,6 +148,8 @@ class _Task:
     of: Staging
     writing: ExitStack
     staged: Staged = field(factory=lambda: Staged(uuid4().hex))
+    sinks: dict[str, pa.BufferOutputStream] = field(factory=dict)
+    """Files that go with the answer."""
     _writers: dict[str, pq.ParquetWriter] = field(factory=dict)
 
     def take(self, rows: pa.Table) -> None:
@@ -174,14 +188,18 @@ class _Task:
         if not rows.num_rows:
             return
         if kind not in self._writers:
-            path = staged_file(Path(self.of.folder), kind, self.staged.name)
             # Rows that stay are read often; the others once, at once.
             compression = "zstd" if kind == READ else "lz4"
             self._writers[kind] = self.writing.enter_context(
-                pq.ParquetWriter(path, _SCHEMAS[kind], compression=compression, store_schema=False)
+                pq.ParquetWriter(self._sink(kind), _SCHEMAS[kind], compression=compression, store_schema=False)
             )
         self._writers[kind].write_table(rows)
         self.staged.rows[kind] += rows.num_rows
+
+    def _sink(self, kind: str) -> Path | pa.BufferOutputStream:
+        if self.of.folder:
+            return staged_file(Path(self.of.folder), kind, self.staged.name)
+        return self.sinks.setdefault(kind, pa.BufferOutputStream())
 
     def _put(self, kind: str, size: int, **columns: Any) -> None:
         """Write rows of these columns: of constants, and of nothing where there is none."""

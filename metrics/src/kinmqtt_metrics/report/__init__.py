@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.durable import replace_text
-from kinmqtt_metrics.errors import ReportError
+from kinmqtt_metrics.errors import CommandError, ReportError
+from kinmqtt_metrics.table_arguments import local, tables_at
 
 if TYPE_CHECKING:
     from kinmqtt_metrics.report.database import Database
@@ -33,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add ``kinmqtt-metrics report``."""
     parser = subparsers.add_parser("report", help="make one HTML page from the tables", description=_DESCRIPTION)
     parser.add_argument(
-        "--tables", type=Path, required=True, metavar="FOLDER", help="the pipeline's folder of tables"
+        "--tables", type=tables_at, required=True, metavar="FOLDER", help="the pipeline's folder of tables"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page, such as report.html")
     parser.add_argument("--png", type=Path, metavar="FOLDER", help="also write each plot as a PNG file")
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the report. Returns the exit status."""
     try:
         facts = make(
-            arguments.tables,
+            local(arguments.tables),
             arguments.out,
             png=arguments.png,
             since=arguments.since,
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             nodes=arguments.node,
             title=arguments.title,
         )
-    except ReportError as error:
+    except CommandError as error:
         print(f"kinmqtt-metrics report: {error}", file=sys.stderr)
         return 1
     for left in facts.left_out:

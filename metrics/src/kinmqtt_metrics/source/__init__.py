@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from kinmqtt_metrics.source.client_events import events
+
 # Spark imports this whenever it looks for any format at all: what needs more is imported when it is asked for.
 if TYPE_CHECKING:
     from kinmqtt_metrics.source.reader import BatchReader, StreamReader
     from kinmqtt_metrics.source.writer import BatchWriter, StreamWriter
 
-__all__ = ["KinmqttSource"]
+__all__ = ["KinmqttSource", "events"]
 
 
 class KinmqttSource(DataSource):

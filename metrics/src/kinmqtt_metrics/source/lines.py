@@ -160,6 +160,16 @@ class LineReader:
 
     def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: Intervals) -> pa.Table | None:
         """The block's rows, or nothing where any line may be bad, or where this way can't tell."""
+        table = self._sound(block, ends)
+        if table is None or not self._in_order(table, key, seen):
+            return None
+        rows = self._rows_of(block, table)
+        if rows is not None:
+            seen.extend(table.column("seq").to_numpy())
+        return rows
+
+    def _sound(self, block: bytes, ends: Numbers) -> pa.Table | None:
+        """What the lines of a block say, if all of them can be right, of whichever node they are."""
         if not blocks.are_objects(block, ends):
             return None
         try:
@@ -168,27 +178,25 @@ class LineReader:
             table = self._parsed(block)
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
-        if table.num_rows != len(ends) or not self._in_order(table, key, seen):
-            return None
+        return table if table.num_rows == len(ends) and self._is_sound(table) else None
+
+    def _rows_of(self, block: bytes, table: pa.Table) -> pa.Table | None:
         columns = {name: table.column(name) for name in self.schema.names if name != "labels"}
         if self._with_labels:
             labels = self._labels_of(block, table.column("labels"))
             if labels is None:
                 return None
             columns["labels"] = labels
-        seen.extend(table.column("seq").to_numpy())
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _parsed(self, block: bytes) -> pa.Table:
         return pj.read_json(pa.BufferReader(block), read_options=_ARROW, parse_options=self._options)
 
-    def _in_order(self, table: pa.Table, key: Key, seen: Intervals) -> bool:
-        node, boot, _ = key
+    def _is_sound(self, table: pa.Table) -> bool:
         if any(table.column(name).null_count for name in _NEEDED):
             return False
-        for name, only in (("v", FORMAT), ("node", node), ("boot", boot)):
-            if not pc.all(pc.equal(table.column(name), only)).as_py():
-                return False
+        if not pc.all(pc.equal(table.column("v"), FORMAT)).as_py():
+            return False
         if not pc.all(pc.is_in(table.column("kind"), value_set=_KINDS)).as_py():
             return False
         for name in _DOUBLES:
@@ -199,6 +207,14 @@ class LineReader:
                 values = pc.list_flatten(table.column(name))
                 if values.null_count or (name == "bounds" and pc.any(pc.invert(pc.is_finite(values))).as_py()):
                     return False
+        return bool(pc.min(table.column("seq")).as_py() >= 1)
+
+    def _in_order(self, table: pa.Table, key: Key, seen: Intervals) -> bool:
+        """Whether all lines are of the file's node and life, each behind the one before."""
+        node, boot, _ = key
+        for name, only in (("node", node), ("boot", boot)):
+            if not pc.all(pc.equal(table.column(name), only)).as_py():
+                return False
         numbers = table.column("seq").combine_chunks()
         rises = pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py()
         return bool(numbers[0].as_py() > seen.highest and rises in (True, None))
@@ -248,7 +264,20 @@ class LineReader:
         yield from self._rows(rows)
 
     def record(self, line: bytes, key: Key, seen: Intervals) -> Record | str:
-        """What a line says, or why it says nothing."""
+        """What a line of a file says, or why it says nothing."""
+        record = self.said(line)
+        if isinstance(record, str):
+            return record
+        node, boot, _ = key
+        if (record["node"], record["boot"]) != (node, boot):
+            said_by = f"{brief(record['node'])}, boot {brief(record['boot'])}"
+            return f"a line of {said_by} in a file of {brief(node)}, boot {boot!r}"
+        if not seen.add(record["seq"]):
+            return f"'seq' {record['seq']} has come before in this file"
+        return record
+
+    def said(self, line: bytes) -> Record | str:
+        """What a line says, of whichever node it is, or why it says nothing."""
         try:
             said = DECODER.decode(line.decode())
         except UnicodeDecodeError:
@@ -280,16 +309,10 @@ class LineReader:
                     return f"{name!r} is not {kind}: {brief(value)}"
         if form != FORMAT:
             return f"a line of form {form}: this version of kinmqtt-metrics reads {FORMAT}"
-        node, boot, _ = key
-        if (record["node"], record["boot"]) != (node, boot):
-            said_by = f"{brief(record['node'])}, boot {brief(record['boot'])}"
-            return f"a line of {said_by} in a file of {brief(node)}, boot {boot!r}"
         if record["kind"] not in KINDS:
             return f"'kind' is {brief(record['kind'])}, and none of {', '.join(KINDS)}"
         if record["seq"] < 1:
             return f"'seq' is {record['seq']}: it begins at 1"
-        if not seen.add(record["seq"]):
-            return f"'seq' {record['seq']} has come before in this file"
         return record
 
     def _odd(self, line: bytes, error: Exception) -> JsonObject | None:

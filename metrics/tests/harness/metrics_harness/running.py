@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-FAST: Final = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FAST_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FAST: Final = f"spark.driver.extraJavaOptions={FAST_JAVA}"
 
 
 def command(tables: Path, landing: Path, *more: str) -> list[str]:

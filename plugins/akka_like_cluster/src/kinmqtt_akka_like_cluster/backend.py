@@ -88,6 +88,7 @@ class AkkaBackend(MeshBackend):
         self._arbiter: ClusterArbiter | None = None
         self._noted: NotedMembers | None = None
         """What the arbiter knows of members; ``None`` before the start."""
+        self._is_expelled = False
         self._joined: asyncio.Event = asyncio.Event()
         self._left: asyncio.Event = asyncio.Event()
         self._tasks = Tasks(context.log)
@@ -228,6 +229,9 @@ class AkkaBackend(MeshBackend):
         if noted is not None:
             await noted.end()
         if network is not None:
+            if self._is_expelled:
+                # Nobody waits for what is unsent, and who can't be reached would hold up the new start.
+                network.abort()
             await network.close()
 
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
@@ -304,6 +308,7 @@ class AkkaBackend(MeshBackend):
 
     def expelled(self, reason: str) -> None:
         """See :class:`~kinmqtt_akka_like_cluster.membership_driver.MembershipOwner`."""
+        self._is_expelled = True
         if self._listener is not None:
             self._listener.expelled(reason)
 

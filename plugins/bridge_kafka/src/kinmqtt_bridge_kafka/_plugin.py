@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinmqtt_bridge_kafka.notices import AiokafkaLog, Notices
-from kinmqtt_bridge_kafka.settings import BridgeKafkaSettings, ConnectionSettings
+from kinmqtt_bridge_kafka.notices import Notices
+from kinmqtt_bridge_kafka.settings import BridgeKafkaSettings
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_bridge_kafka.source import KafkaSource
 from kinmqtt_bridge_kafka.templates import key_maker
+from kinmqtt_kafka_kit import AiokafkaLog
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.services.bridge import SinkPlan, Source
@@ -42,7 +43,7 @@ class BridgeKafka:
         self._notices = Notices(context.log, context.clock)
         self._aiokafka = AiokafkaLog(context.log)
         for name, connection in settings.connections.items():
-            if _sends_the_password(connection):
+            if connection.security.sends_the_password:
                 context.log.warn(
                     "connection {name} to Kafka sends its password without encryption: use SASL_SSL", name=name
                 )
@@ -100,11 +101,6 @@ class BridgeKafka:
         if self._notices is None:
             raise RuntimeError("the Kafka bridge was asked for sinks before it was configured")
         return self._notices
-
-
-def _sends_the_password(connection: ConnectionSettings) -> bool:
-    security = connection.security
-    return security.protocol == "SASL_PLAINTEXT" and security.mechanism == "PLAIN"
 
 
 def _check(settings: BridgeKafkaSettings) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from kinmqtt_bridge_kafka.settings import OURS, PublishSettings
 from kinmqtt_bridge_kafka.templates import Incoming, MqttTopic, of_message
+from kinmqtt_kafka_kit.delivery import Header
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.values import Message
 
@@ -32,12 +33,6 @@ CACHED_TOPICS: Final = 4096
 
 LONGEST_CACHED_TOPIC: Final = 256
 """In characters."""
-
-Header: TypeAlias = tuple[str, bytes]
-
-Record: TypeAlias = tuple[int, bytes, bytes, list[Header], int]
-"""A record on its way to Kafka: the place of its message in the batch, key, value, headers, and when the message was
-received, in milliseconds since the epoch. A plain tuple, because one is made for each message."""
 
 
 class HeaderMaker:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
 from attrs import frozen
 
-from kinmqtt_bridge_kafka.templates import TOPIC_RULE, MqttTopic, is_topic_name, kafka_topic, key_maker, of_message
+from kinmqtt_bridge_kafka.templates import MqttTopic, kafka_topic, key_maker, of_message
+from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic, checked
+from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import did_you_mean, problem_with_file, setting
+from kinmqtt_spi.settings import did_you_mean, setting
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -21,28 +22,10 @@ OURS: Final = "mqtt-"
 """The prefix of the header names that the bridge sets itself."""
 
 
-def _checked(check: Callable[[Any], object]) -> Callable[[object, object, Any], None]:
-    """Return a validator: ``check`` raises ``ValueError``."""
-
-    def validator(instance: object, attribute: object, value: Any) -> None:
-        check(value)
-
-    return validator
-
-
-def address(text: str) -> tuple[str, int]:
-    """Split ``host:port`` into host and port; raises ``ValueError`` if it is malformed."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ValueError(f"{text!r} is not host:port")
-    return host.strip("[]"), int(port)
-
-
 def _check_servers(servers: Sequence[str]) -> None:
     if not servers:
         raise ValueError("name at least one server, as host:port")
-    for each in servers:
-        address(each)
+    check_servers(servers)
 
 
 def _check_filters(filters: Sequence[str]) -> None:
@@ -64,8 +47,7 @@ def _check_topics(topics: Sequence[str]) -> None:
     if not topics:
         raise ValueError("name at least one topic")
     for each in topics:
-        if not is_topic_name(each):
-            raise ValueError(f"{each!r} can't be the name of a Kafka topic: {TOPIC_RULE}")
+        check_topic(each)
 
 
 def _check_group(group: str) -> None:
@@ -74,54 +56,11 @@ def _check_group(group: str) -> None:
 
 
 @frozen(slots=True)
-class SecuritySettings:
-    """How a connection is encrypted, and who the broker is there."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", help="as Kafka's `security.protocol`"
-    )
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
-        "SCRAM-SHA-512", help="as Kafka's `sasl.mechanism`"
-    )
-    username: str = setting("", help="the user, with SASL")
-    password_file: Path | None = setting(None, help="a file with the user's password; read at each connection")
-    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
-    certificate_file: Path | None = setting(None, help="the client certificate")
-    key_file: Path | None = setting(None, help="its private key")
-    verify_hostname: bool = setting(True, help="require that the certificate names the server")
-
-    @property
-    def encrypts(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.protocol.endswith("SSL")
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether there is a user with a password."""
-        return self.protocol.startswith("SASL")
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("password_file", "ca_file", "certificate_file", "key_file"):
-            path = getattr(self, name)
-            problem = None if path is None else problem_with_file(path)
-            if problem is not None:
-                raise ValueError(f"{name}: {problem}")
-        if self.authenticates and not (self.username and self.password_file):
-            raise ValueError(f'protocol "{self.protocol}" needs username and password_file')
-        if not self.authenticates and (self.username or self.password_file):
-            raise ValueError(f'protocol "{self.protocol}" has no user: use "SASL_SSL", or leave username out')
-        if not self.encrypts and (self.ca_file or self.certificate_file or self.key_file):
-            raise ValueError(f'protocol "{self.protocol}" does not encrypt: use "SSL" or "SASL_SSL"')
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file need each other")
-
-
-@frozen(slots=True)
 class ConnectionSettings:
     """A Kafka cluster."""
 
     servers: tuple[str, ...] = setting(
-        help="some of its brokers, as `host:port`; they name the others", validator=_checked(_check_servers)
+        help="some of its brokers, as `host:port`; they name the others", validator=checked(_check_servers)
     )
     security: SecuritySettings = setting(factory=SecuritySettings, help="encryption and the user")
     timeout_s: float = setting(
@@ -130,17 +69,27 @@ class ConnectionSettings:
 
 
 @frozen(slots=True)
-class SinkSettings:
-    """Messages that go to Kafka."""
+class _OfAConnection:
+    """What uses a connection."""
 
     connection: str = setting(help="the name of a connection")
+
+    def at_connection(self, refused: SinkRefused) -> SinkRefused:
+        """Return a refusal that names the place in the settings."""
+        return SinkRefused(f"plugins.bridge_kafka.connections.{self.connection}: {refused}")
+
+
+@frozen(slots=True)
+class SinkSettings(_OfAConnection):
+    """Messages that go to Kafka."""
+
     filters: tuple[str, ...] = setting(
-        (), help="topic filters of the messages; without any, only rules feed it", validator=_checked(_check_filters)
+        (), help="topic filters of the messages; without any, only rules feed it", validator=checked(_check_filters)
     )
-    topic: str = setting(help="the Kafka topic, a template", validator=_checked(kafka_topic))
-    key: str = setting("${clientid}", help="the key of records, a template", validator=_checked(key_maker))
+    topic: str = setting(help="the Kafka topic, a template", validator=checked(kafka_topic))
+    key: str = setting("${clientid}", help="the key of records, a template", validator=checked(key_maker))
     headers: dict[str, str] = setting(
-        factory=dict, help="further headers of records, each a template", validator=_checked(_check_headers)
+        factory=dict, help="further headers of records, each a template", validator=checked(_check_headers)
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
         "none", help="of batches; all but gzip need the package cramjam"
@@ -160,19 +109,18 @@ class SinkSettings:
 class PublishSettings:
     """What becomes of a record in MQTT."""
 
-    topic: str = setting(help="the MQTT topic, a template", validator=_checked(MqttTopic))
+    topic: str = setting(help="the MQTT topic, a template", validator=checked(MqttTopic))
     qos: int = setting(1, help="the QoS", minimum=0, maximum=2)
     retain: bool = setting(False, help="whether messages are retained")
     user_properties: bool = setting(True, help="whether headers become user properties")
 
 
 @frozen(slots=True)
-class SourceSettings:
+class SourceSettings(_OfAConnection):
     """Records that come from Kafka."""
 
-    connection: str = setting(help="the name of a connection")
-    topics: tuple[str, ...] = setting(help="the Kafka topics", validator=_checked(_check_topics))
-    group: str = setting(help="the consumer group", validator=_checked(_check_group))
+    topics: tuple[str, ...] = setting(help="the Kafka topics", validator=checked(_check_topics))
+    group: str = setting(help="the consumer group", validator=checked(_check_group))
     start: Literal["oldest", "newest"] = setting(
         "oldest", help="where a partition begins of which the group has committed nothing"
     )

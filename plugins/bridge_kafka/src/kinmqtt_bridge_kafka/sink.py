@@ -9,15 +9,14 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from kinmqtt_bridge_kafka import metadata
-from kinmqtt_bridge_kafka.client import Endings, end_producer, start_producer
-from kinmqtt_bridge_kafka.delivery import Delivery, Place
-from kinmqtt_bridge_kafka.errors import meaning
 from kinmqtt_bridge_kafka.notices import Notices
-from kinmqtt_bridge_kafka.partitions import partition_of
-from kinmqtt_bridge_kafka.records import RECORD_OVERHEAD, HeaderMaker, Record
+from kinmqtt_bridge_kafka.records import RECORD_OVERHEAD, HeaderMaker
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SinkSettings
-from kinmqtt_bridge_kafka.templates import is_topic_name, kafka_topic
+from kinmqtt_bridge_kafka.templates import kafka_topic
+from kinmqtt_kafka_kit import is_topic_name, meaning, metadata
+from kinmqtt_kafka_kit.delivery import Delivery, Place, Record
+from kinmqtt_kafka_kit.partitions import partition_of
+from kinmqtt_kafka_kit.producers import Producers
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.services.plugin import Health, HealthState
@@ -39,43 +38,50 @@ class KafkaSink(Sink):
         self._topic = kafka_topic(settings.topic)
         self._fixed_topic = settings.topic if self._topic.is_constant else None
         self._headers = HeaderMaker(settings.headers)
-        self._producer: AIOKafkaProducer | None = None
-        self._delivery: Delivery | None = None
+        self._producers = Producers(
+            connection,
+            compression_type=None if settings.compression == "none" else settings.compression,
+            max_batch_size=settings.max_record_bytes,
+        )
+        self._delivery = Delivery(self._producers)
         self._stale: AIOKafkaProducer | None = None
         """The producer, after a part of a batch has failed: the next batch replaces it."""
         self._missing: dict[str, str] = {}
-        self._endings = Endings()
 
     async def open(self) -> None:
         """Connect; raises ``SinkRefused`` and ``ServiceUnavailable``."""
         await self.close()
-        self._producer = await self._started()
-        self._delivery = Delivery(self)
+        try:
+            await self._producers.open()
+        except SinkRefused as refused:
+            raise self._settings.at_connection(refused) from refused
+        self._delivery = Delivery(self._producers)
 
     async def send(self, items: Sequence[Item]) -> Sequence[Answer] | None:
         """Send a batch; see :meth:`kinmqtt_spi.services.bridge.Sink.send`."""
-        if self._delivery is None:
-            raise ServiceUnavailable("the sink is not connected to Kafka")
         answers: list[Answer] = [None] * len(items)
         try:
             async with asyncio.timeout(self._connection.timeout_s):
-                if self._stale is not None:
-                    await self.renew(self._stale)
+                stale = self._stale
+                if stale is not None:
+                    await self._producers.renew(stale)
+                    if self._stale is stale:
+                        self._stale = None
                 by_topic = self._by_topic(items, answers)
                 await self._leave_out_missing(by_topic, answers)
                 by_place = self._by_place(by_topic)
                 failures = await self._delivery.deliver(by_place, answers)
         except Exception as error:
-            raise meaning(error) from error
+            found = meaning(error)
+            raise (self._settings.at_connection(found) if isinstance(found, SinkRefused) else found) from error
         if failures:
             self._note_failures(by_place, failures, answers)
         return None if answers.count(None) == len(answers) else answers
 
     async def close(self) -> None:
         """Disconnect."""
-        producer, self._producer, self._delivery, self._stale = self._producer, None, None, None
-        if producer is not None:
-            await self._endings.end(end_producer(producer))
+        self._stale = None
+        await self._producers.close()
 
     def check(self) -> Health:
         """Report topics that Kafka does not have."""
@@ -86,33 +92,7 @@ class KafkaSink(Sink):
     @property
     def producer(self) -> AIOKafkaProducer:
         """The producer; raises ``ServiceUnavailable`` if the sink is not connected."""
-        if self._producer is None:
-            raise ServiceUnavailable("the sink is not connected to Kafka")
-        return self._producer
-
-    async def renew(self, used: AIOKafkaProducer) -> None:
-        """Replace a producer after a batch of it was refused, unless that has happened already.
-
-        aiokafka has counted the refused records, so Kafka would refuse all later ones of that partition as out of
-        order. Batches that are under way to other partitions are still sent.
-        """
-        if self._producer is not used:
-            return
-        made = await self._started()
-        self._stale = None
-        if self._producer is not used:
-            await self._endings.end(end_producer(made))
-            return
-        self._producer = made
-        await self._endings.end(end_producer(used))
-
-    async def _started(self) -> AIOKafkaProducer:
-        compression = self._settings.compression
-        return await start_producer(
-            self._connection,
-            compression_type=None if compression == "none" else compression,
-            max_batch_size=self._settings.max_record_bytes,
-        )
+        return self._producers.producer
 
     def _by_topic(self, items: Sequence[Item], answers: list[Answer]) -> dict[str, list[Record]]:
         """Return the records by topic; messages that can't be any are answered with ``Poison``."""
@@ -131,7 +111,10 @@ class KafkaSink(Sink):
             headers, size = make_headers(message)
             size += len(key) + len(payload)
             if size > longest:
-                answers[number] = Poison(f"the record has {size} bytes, and max_record_bytes allows {longest}")
+                answers[number] = Poison(
+                    f"the record has {size} bytes, and max_record_bytes allows {longest}: raise it, and the topic's "
+                    "max.message.bytes"
+                )
                 continue
             found[topic].append((number, key, payload, headers, int(message.received_at * 1000)))
         return found
@@ -173,7 +156,7 @@ class KafkaSink(Sink):
         if len(failures) == len(by_place):
             # A refusal first: an operator must learn of it.
             raise min(failures.values(), key=lambda failure: not isinstance(failure, SinkRefused))
-        self._stale = self._producer
+        self._stale = self.producer
         for place, failure in failures.items():
             pause_s = REFUSED_PAUSE_S if isinstance(failure, SinkRefused) else None
             for record in by_place[place]:

@@ -7,19 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, RebalanceInProgressError
 
-from kinmqtt_bridge_kafka.client import Endings, options, why
 from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.records import Incomer
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SourceSettings
+from kinmqtt_kafka_kit import Endings, Gate, options, why
+from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import Publish, Source
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message
-
-REVOKE_LIMIT_S: Final = 5.0
-"""How long a rebalance waits for what is under way. Kafka waits for the group's members twice as long."""
 
 READ_PAUSE_MS: Final = 1000
 """How long one look for records takes, at most, if there are none."""
@@ -51,7 +49,7 @@ class KafkaSource(Source):
         self._notices = notices
         self._skipped = skipped
         self._incomer = Incomer(settings.publish)
-        self._gate: _Gate | None = None
+        self._gate: Gate | None = None
         self._endings = Endings()
 
     async def run(self, publish: Publish) -> None:
@@ -61,16 +59,15 @@ class KafkaSource(Source):
             try:
                 async with asyncio.timeout(self._connection.timeout_s):
                     await consumer.start()
-                gate = self._gate = _Gate()
+                gate = self._gate = Gate()
                 # A pattern, because Kafka would create a topic that is named and missing.
                 names = "|".join(map(re.escape, self._settings.topics))
                 consumer.subscribe(pattern=f"^(?:{names})$", listener=gate)
                 while True:
                     await self._turn(consumer, gate, publish)
             except (KafkaError, TimeoutError, OSError) as error:
-                async with asyncio.timeout(self._connection.timeout_s):
-                    reason = await why(self._connection, error)
-                raise reason from error
+                found = await why(self._connection, error)
+                raise (self._settings.at_connection(found) if isinstance(found, SinkRefused) else found) from error
         finally:
             await self._endings.end(consumer.stop())
 
@@ -86,7 +83,7 @@ class KafkaSource(Source):
             fetch_max_bytes=FETCH_BYTES,
         )
 
-    async def _turn(self, consumer: AIOKafkaConsumer, gate: _Gate, publish: Publish) -> None:
+    async def _turn(self, consumer: AIOKafkaConsumer, gate: Gate, publish: Publish) -> None:
         """Publish one batch, and commit it."""
         await gate.opened()
         found: Records = await consumer.getmany(timeout_ms=READ_PAUSE_MS, max_records=self._settings.batch)
@@ -137,41 +134,3 @@ class KafkaSource(Source):
     def _skip(self, text: str) -> None:
         self._skipped.value += 1
         self._notices.warn(f"{self.name} skipped", f"source {self.name}: a record was skipped: {text}")
-
-
-class _Gate(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's classes have no types
-    """Keeps new batches from beginning while the partitions are divided anew, which waits for the one under way."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    async def opened(self) -> None:
-        """Wait until partitions are assigned."""
-        await self._open.wait()
-
-    def enter(self) -> bool:
-        """Begin a batch, unless the partitions are being divided."""
-        if not self._open.is_set():
-            return False
-        self._idle.clear()
-        return True
-
-    def leave(self) -> None:
-        """End a batch."""
-        self._idle.set()
-
-    async def on_partitions_revoked(self, revoked: object) -> None:
-        """Wait for the batch that is under way, for a while."""
-        self._open.clear()
-        try:
-            async with asyncio.timeout(REVOKE_LIMIT_S):
-                await self._idle.wait()
-        except TimeoutError:
-            pass  # It is published, but can't be committed any more: somebody publishes it again.
-
-    async def on_partitions_assigned(self, assigned: object) -> None:
-        """Let batches begin."""
-        self._open.set()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from kinmqtt_kafka_kit.settings import check_topic
 from kinmqtt_spi.settings import did_you_mean
 from kinmqtt_spi.values import Message
 
@@ -19,7 +20,6 @@ Part: TypeAlias = Callable[[T], str | None]
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _LEVEL: Final = re.compile(r"topic\[(-?[0-9]{1,4})\]")
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Template(Generic[T]):
@@ -113,17 +113,9 @@ def kafka_topic(text: str) -> Template[Message]:
         return _with_dots if name == "topic" else _find_in_message(name)
 
     template = Template(text, find, MESSAGE_NAMES)
-    if template.is_constant and not is_topic_name(text):
-        raise ValueError(f"{text!r} can't be the name of a Kafka topic: {TOPIC_RULE}")
+    if template.is_constant:
+        check_topic(text)
     return template
-
-
-TOPIC_RULE: Final = "it has 1 to 249 letters, digits, dots, underscores and hyphens, and is not . or .."
-
-
-def is_topic_name(text: str) -> bool:
-    """Tell whether Kafka accepts a topic's name."""
-    return _TOPIC_NAME.fullmatch(text) is not None and text not in (".", "..")
 
 
 def key_maker(text: str) -> Callable[[Message], bytes]:

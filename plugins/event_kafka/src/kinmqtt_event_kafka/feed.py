@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 
-from kinmqtt_event_kafka.client import Endings, meaning, options
-from kinmqtt_event_kafka.gate import Gate
 from kinmqtt_event_kafka.schema import decode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
+from kinmqtt_kafka_kit import Endings, Gate, options, unavailable, why
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import Consumer, EventFeed, Handler, Recorded, Start, node_group
 from kinmqtt_spi.services.metric import Metrics
@@ -35,12 +34,12 @@ TOPICS_PAUSE_MS: Final = 30_000
 Records = Mapping[TopicPartition, Sequence[Any]]
 
 
-async def settled(answer: Any) -> None:
-    """Await what a handler has returned: nothing, an asyncio future or coroutine, or a Deferred."""
-    if answer is None:
-        return
+async def settled(answer: Any) -> Any:
+    """Return what the SPI calls ``Maybe``: a value, or what an asyncio future, a coroutine or a Deferred has."""
+    if not isinstance(answer, Awaitable):
+        return answer
     as_future = getattr(answer, "asFuture", None)
-    await (answer if as_future is None else as_future(asyncio.get_running_loop()))
+    return await (answer if as_future is None else as_future(asyncio.get_running_loop()))
 
 
 class KafkaFeed(EventFeed):
@@ -75,6 +74,12 @@ class KafkaFeed(EventFeed):
         return consumer
 
     async def lag(self, group: str) -> int:
+        try:
+            return await self._lag_in_kafka(group)
+        except Exception as error:
+            raise unavailable(await why(self._settings, error)) from error
+
+    async def _lag_in_kafka(self, group: str) -> int:
         consumer = self.client(group, Start.OLDEST)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -88,8 +93,6 @@ class KafkaFeed(EventFeed):
                     committed = await consumer.committed(place)
                     left += ends[place] - max(begins[place], committed or 0)
                 return left
-        except Exception as error:
-            raise meaning(error) from error
         finally:
             await self._endings.end(consumer.stop())
 
@@ -198,7 +201,7 @@ class KafkaConsumer(Consumer):
             try:
                 await self._consume()
             except Exception as error:
-                self._feed.report(self.group, meaning(error))
+                self._feed.report(self.group, await why(self._feed.settings, error))
                 await self._pause()
 
     async def _consume(self) -> None:

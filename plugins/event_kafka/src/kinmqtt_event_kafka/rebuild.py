@@ -1,23 +1,28 @@
-"""Rebuilds sessions and subscriptions from events: the file that ``kinmqtt store import`` reads.
+"""Rebuilds sessions, subscriptions and retained messages: the file that ``kinmqtt store import`` reads.
 
 The events of a client may come in any order: the highest version (epoch and counter) of each fact counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from attrs import define, field
 
-from kinmqtt_spi.export import FORMAT, HEADER, session_line
+from kinmqtt_event_kafka.retained_record import decode
+from kinmqtt_spi.export import FORMAT, HEADER, retained_line, session_line
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion
+from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.services.session import StoredSession
 from kinmqtt_spi.values import Subscription
 
 LEFT_OUT: Final = (
-    "events do not contain queues, messages in flight, wills and the payloads of retained messages: these are not "
-    "in the file"
+    "Kafka does not have queues, messages in flight, wills and the values of plugins: these are not in the file"
+)
+
+NO_RETAINED: Final = (
+    "retained messages are not in the file: plugins.event_kafka.retained_topic does not say where they are"
 )
 
 _SHARE: Final = "$share/"
@@ -76,15 +81,35 @@ class Rebuilder:
             if session is not None:
                 yield session
 
-    def lines(self, now: float) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the file."""
+    def lines(self, now: float, retained: Sequence[RetainWrite] = ()) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the file, with these retained messages."""
         yield {HEADER: FORMAT}
         yield {"kind": "epochs", "floor": self._highest_epoch}
         count = 3
         for epoch, session in self.sessions(now):
             yield session_line(epoch, session)
             count += 1
-        yield {"kind": "end", "lines": count}
+        yield from map(retained_line, retained)
+        yield {"kind": "end", "lines": count + len(retained)}
+
+
+class RetainedRebuilder:
+    """Takes the records of a compacted topic, in the order of each partition: the last one of a key counts."""
+
+    def __init__(self) -> None:
+        self._writes: dict[bytes, RetainWrite] = {}
+
+    def take(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> None:
+        """Take a record; raises ``ValueError`` for one that is no retained message."""
+        if key is None:
+            raise ValueError("the record has no key")
+        self._writes.pop(key, None)
+        if value:
+            self._writes[key] = decode(key, value, headers)
+
+    def writes(self, now: float) -> Iterator[RetainWrite]:
+        """Yield what has not expired ``now``, in seconds since the epoch, by topic."""
+        return (write for _, write in sorted(self._writes.items()) if not write.message.has_expired(now))
 
 
 def _is_newer(event: Event, known: Event | None) -> bool:

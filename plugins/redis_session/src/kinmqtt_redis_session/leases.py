@@ -28,6 +28,9 @@ STOPPED: Final = b"-"
 BURIED_MS: Final = 7 * 86_400_000
 """How long it is remembered that a node was declared dead: longer than any process may stand still and go on."""
 
+MOST_BURIED: Final = 10_000
+"""How many nodes that were declared dead here are remembered; Redis remembers all of them for its time."""
+
 LOOKS: Final = 20
 """How many times per lease duration a starting node checks whether other nodes renew their leases."""
 
@@ -75,7 +78,7 @@ class Leases:
         """The last renewal that Redis has confirmed."""
         self._up_since: float | None = None
         self._others: dict[int, _Seen] = {}
-        self._buried: set[int] = set()
+        self._buried: dict[int, None] = {}
         """Nodes that were declared dead here. One may still renew its lease if only the cluster has lost it."""
         self.is_held = False
         """Whether this node has joined, and not left."""
@@ -135,7 +138,9 @@ class Leases:
 
     async def bury(self, uid: int, execute: Execute) -> None:
         """Treat a node as gone from now on, whether it renews its lease or not; a uid never comes back."""
-        self._buried.add(uid)
+        self._buried[uid] = None
+        if len(self._buried) > MOST_BURIED:
+            del self._buried[next(iter(self._buried))]
         # First: what it has claimed until now is found when its orphaned sessions are looked for.
         await execute([("SET", self._keys.buried(uid), 1, "PX", BURIED_MS)])
         await self.mark_stopped(uid, execute)

@@ -25,6 +25,15 @@ AfterCommit: TypeAlias = Callable[[Callable[[], None], Callable[[], None]], None
 are not; either in a later turn or at once."""
 
 
+def unparked(message: Message) -> Message:
+    """Return a parked message without the reason, for another attempt. It still does not expire."""
+    *others, last = message.properties.user_property or (("", ""),)
+    if last[0] != REASON_PROPERTY:
+        return message
+    properties = message.properties.without("user_property")
+    return message.replace(properties=properties.replace(user_property=tuple(others)) if others else properties)
+
+
 class NotParked(Exception):
     """The outbox of parked messages has refused a message."""
 

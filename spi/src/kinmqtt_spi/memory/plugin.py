@@ -12,12 +12,14 @@ from attrs import evolve, frozen
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.event_feed import LocalFeed
 from kinmqtt_spi.memory.outbox import MemoryOutbox
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.memory.tap import MemoryTap
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, OutboxSettings
 from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, Context, DeliveryResult, Timer, TopicClaim
+from kinmqtt_spi.services.retain import RetainPage
 from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
@@ -206,6 +208,8 @@ class BareContext(Context):
         self.too_deep: list[Message] = []
         """Messages that were dropped because taps nest too deep."""
         self._depth = 0
+        self.retain_store = MemoryRetainStore()
+        """What :meth:`retained` reads."""
         self.refuses_messages: Exception | None = None
         """Set it to let :meth:`publish_acknowledged` fail."""
         self.told: list[bytes] = []
@@ -268,6 +272,9 @@ class BareContext(Context):
 
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         return Completed(lambda: dict(self.values))
+
+    def retained(self, filter: str, cursor: object = None) -> RetainPage:
+        return self.retain_store.match(filter, cursor)
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
         self._must_not_be_tapping("publish_acknowledged")

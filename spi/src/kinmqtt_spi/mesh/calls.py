@@ -30,6 +30,9 @@ BACKEND: Final = 9
 STATES: Final = tuple(MemberState)
 """The states by their numbers; a later one follows an earlier one."""
 
+HIGHEST_EPOCH: Final = (1 << 63) - (1 << 32)
+"""The highest epoch that is taken of another node: stores count in 63 bits, and later claims need higher ones."""
+
 _STATE: Final = Struct(">BBQ")
 _CLAIM: Final = Struct(">BQ")
 _ASK: Final = Struct(">BH")
@@ -58,7 +61,7 @@ def pack_claim(client_id: str, epoch: int) -> bytes:
 def unpack_claim(body: bytes) -> tuple[str, int]:
     """Return client id and epoch."""
     _, epoch = _fixed(_CLAIM, body)
-    return _text(body[_CLAIM.size :]), epoch
+    return _text(body[_CLAIM.size :]), _checked(epoch)
 
 
 def pack_ask(method: str, data: bytes) -> bytes:
@@ -84,7 +87,7 @@ def pack_hand(number: int, client_id: str, epoch: int) -> bytes:
 def unpack_hand(body: bytes) -> tuple[int, str, int]:
     """Return number, client id and epoch."""
     _, number, epoch = _fixed(_HAND, body)
-    return number, _text(body[_HAND.size :]), epoch
+    return number, _text(body[_HAND.size :]), _checked(epoch)
 
 
 def pack_step(kind: int, number: int, data: bytes = b"") -> bytes:
@@ -102,6 +105,12 @@ def _fixed(shape: Struct, body: bytes) -> tuple[int, ...]:
         return shape.unpack_from(body)
     except error as problem:
         raise MalformedFrame(f"a call of kind {body[0]} with {len(body)} bytes") from problem
+
+
+def _checked(epoch: int) -> int:
+    if epoch > HIGHEST_EPOCH:
+        raise MalformedFrame(f"an epoch of {epoch}, above {HIGHEST_EPOCH}")
+    return epoch
 
 
 def _text(data: bytes) -> str:

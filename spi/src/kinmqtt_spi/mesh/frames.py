@@ -91,6 +91,19 @@ class FrameDecoder:
         self._size = 0
         self._needed = HEADER_BYTES
 
+    def single(self, data: bytes) -> tuple[int, int, bytes] | None:
+        """Return the frame that the data is if it is one valid frame and nothing else; it has been taken then.
+
+        ``None`` if it is not, or if a frame is incomplete: for :meth:`feed`. A read mostly has one batch.
+        """
+        size = len(data)
+        if self._pieces or size < HEADER_BYTES or size > self.limit_bytes:
+            return None
+        length, kind, sequence = _unpack_from(data)
+        if size != HEADER_BYTES + length or not HELLO <= kind <= FAILURE or type(data) is not bytes:
+            return None
+        return kind, sequence, data[HEADER_BYTES:]
+
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield type, sequence and body of each frame that is complete now. Exhaust it before the next call.
 

@@ -47,6 +47,8 @@ LARGE_ANSWER_BYTES: Final = 64 << 10
 """An answer of this size does not wait for others: its sender keeps it until it is acknowledged."""
 TEXT_BYTES: Final = 1000
 """The longest text of a failure that is sent."""
+KEPT_BYTES: Final = 200
+"""What an answer that is not acknowledged takes in memory beyond its body; rounded up."""
 
 _NUMBER: Final = Struct(">Q")
 _DELAY: Final = Struct(">I")
@@ -102,6 +104,9 @@ class LinkLimits:
     above it, the receiver does not acknowledge."""
     queue_bytes: int = 64 << 20
     """Assured batches that are not acknowledged, and the same for calls."""
+    answer_bytes: int = 64 << 20
+    """Answers that are not acknowledged, each with :data:`KEPT_BYTES`. Above it, a peer that asks on loses its
+    connection."""
     max_frame_bytes: int = MAX_FRAME_BYTES
 
 
@@ -110,6 +115,7 @@ class Link:
 
     __slots__ = (
         "_acknowledged",
+        "_answer_bytes",
         "_arrived",
         "_call_bytes",
         "_clock",
@@ -164,6 +170,7 @@ class Link:
         self._flight_bytes = 0
         self._waiting_bytes = 0
         self._call_bytes = 0
+        self._answer_bytes = 0
         self._round_trip_s = 0.0
         # What is received: the last sequence, the last that was acknowledged, and what is to be answered.
         self._received = 0
@@ -216,7 +223,7 @@ class Link:
         tokens = [*self._unanswered.values(), *(token for _, token in self._waiting)]
         for kept in (self._kept, self._waiting, self._unanswered, self._owed):
             kept.clear()
-        self._flight_bytes = self._waiting_bytes = self._call_bytes = self._owed_bytes = 0
+        self._flight_bytes = self._waiting_bytes = self._call_bytes = self._answer_bytes = self._owed_bytes = 0
         return tokens
 
     # Sending
@@ -285,15 +292,18 @@ class Link:
         if len(data) > self._limits.max_frame_bytes - HEADER_BYTES - _NUMBER.size:
             self.fail(sequence, ServiceUnavailable(f"the answer has {len(data)} bytes, more than a frame"))
         elif self._settle(sequence):
-            self._transmit(ANSWER, _NUMBER.pack(sequence) + data)
-            self._confirm()
+            self._reply(ANSWER, _NUMBER.pack(sequence) + data)
 
     def fail(self, sequence: int, error: ServiceUnavailable) -> None:
         """Answer that an assured batch or a call failed. The other side raises the text, cut to 1,000 bytes."""
         if self._settle(sequence):
             text = str(error).encode(errors="replace")[:TEXT_BYTES]
-            self._transmit(FAILURE, _FAILURE.pack(sequence, error.reason) + text)
-            self._confirm()
+            self._reply(FAILURE, _FAILURE.pack(sequence, error.reason) + text)
+
+    def _reply(self, kind: int, body: bytes) -> None:
+        self._answer_bytes += len(body) + KEPT_BYTES
+        self._transmit(kind, body)
+        self._confirm()
 
     def _check_size(self, body: bytes) -> None:
         if len(body) > self._limits.max_frame_bytes - HEADER_BYTES:
@@ -317,7 +327,7 @@ class Link:
         self._kept.append((sequence, kind, body, self._clock.monotonic()))
         if self._ready and self._transport is not None:
             frame = encode(kind, sequence, body)
-            self._transport.write(self._acknowledgement() + frame if self._is_overdue() else frame)
+            self._transport.write(self._acknowledgement() + frame if self._urgent and self._is_overdue() else frame)
 
     def _pump(self) -> None:
         waiting = self._waiting
@@ -342,7 +352,8 @@ class Link:
         self._feeding = True
         self._arrived = self._clock.monotonic()
         try:
-            for kind, sequence, body in decoder.feed(data):
+            frame = decoder.single(data)
+            for kind, sequence, body in decoder.feed(data) if frame is None else (frame,):
                 if not self._ready:
                     self._greeted(kind, body, decoder)
                 elif kind == ACK:
@@ -351,7 +362,10 @@ class Link:
                 elif kind == HELLO:
                     raise MalformedFrame("a second HELLO")
                 elif sequence > self._received:
-                    self._take(kind, sequence, body)
+                    if kind == PUSH:
+                        self._owner.received(sequence, body, False)
+                    else:
+                        self._take(kind, sequence, body)
                     # Only now: what was sent back meanwhile has acknowledged the frames before.
                     self._received = sequence
                     self._unconfirmed_bytes += len(body)
@@ -366,9 +380,8 @@ class Link:
         if kind >= ANSWER:
             self._answered(kind, body)
             return
-        if kind == PUSH:
-            self._owner.received(sequence, body, False)
-            return
+        if self._answer_bytes > self._limits.answer_bytes:
+            raise MalformedFrame(f"the peer acknowledges no answer, and {self._answer_bytes} bytes of them are kept")
         size = len(body) + HEADER_BYTES
         self._owed[sequence] = size
         self._owed_bytes += size
@@ -454,6 +467,8 @@ class Link:
                 self._flight_bytes -= len(body) + HEADER_BYTES
             elif kind == CALL:
                 self._call_bytes -= len(body) + HEADER_BYTES
+            else:
+                self._answer_bytes -= len(body) + KEPT_BYTES
         self._trimmed = max(self._trimmed, received)
         if sent_at is not None:
             sample_s = max(0.0, self._clock.monotonic() - sent_at - delay_s)
@@ -462,11 +477,12 @@ class Link:
     def _confirm(self) -> None:
         """Acknowledge what was received, now or soon, unless too much of it is unanswered."""
         unconfirmed = self._received - self._acknowledged
-        if self._feeding or not unconfirmed or not self._may_acknowledge():
+        if self._feeding or not unconfirmed:
             return
         if unconfirmed >= LAZY_FRAMES or self._unconfirmed_bytes * LAZY_SHARE >= self._limits.credit_bytes:
-            self._acknowledge()
-        elif self._urgent and self._timer is None:
+            if self._may_acknowledge():
+                self._acknowledge()
+        elif self._urgent and self._timer is None and self._may_acknowledge():
             self._timer = self._clock.later(LAZY_S, self._acknowledge_late)
 
     def _acknowledge_late(self) -> None:

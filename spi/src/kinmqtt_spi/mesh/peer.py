@@ -26,10 +26,14 @@ from kinmqtt_spi.mesh.link import Link, Token, Transport
 from kinmqtt_spi.mesh.local import Local
 from kinmqtt_spi.mesh.routes import RouteCopy, RouteFeed
 from kinmqtt_spi.services.cluster import Member, MemberState
+from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.values import NodeIdentity
 
 ROUTES_PAUSE_S: Final = 1.0
 """How long to wait until routes are sent again that another node could not take, in seconds."""
+CHUNK_LIMIT_S: Final = 60.0
+"""How long chunks of routes are kept for the next one, in seconds; those that come later have no effect, so that the
+sender begins again."""
 
 
 def later_state(one: MemberState, other: MemberState) -> MemberState:
@@ -52,6 +56,7 @@ class Peer:
 
     __slots__ = (
         "_behind",
+        "_chunk_timer",
         "_hand_offs",
         "_local",
         "_owner",
@@ -84,6 +89,7 @@ class Peer:
             lambda: owner.progressed(self),
             lambda: local.clock.later(ROUTES_PAUSE_S, lambda: self.feed.pump()),
         )
+        self._chunk_timer: Timer | None = None
         self._hand_offs = ReceivedHandOffs(local, self.link, member.node)
         self._told: MemberState | None = None
         self._told_version = 0
@@ -96,6 +102,7 @@ class Peer:
     def close(self) -> list[Token]:
         """End the link; returns the tokens of what the peer has not answered."""
         self.feed.close()
+        self._await_chunk(False)
         tokens = self.link.abandon()
         transport, self.transport = self.transport, None
         if transport is not None:
@@ -147,6 +154,8 @@ class Peer:
             raise
         except Exception as error:
             self.link.fail(sequence, self._local.unavailable(error))
+            return
+        if isinstance(answer, bytes) and not assured:
             return
         if isinstance(answer, bytes) or not isinstance(answer, Awaitable):
             self.answered(sequence, answer)
@@ -213,6 +222,7 @@ class Peer:
         """Apply a chunk of routes. One that the core could not apply is not confirmed: all are sent again."""
         local, link = self._local, self.link
         changes = self.routes.take(body[1:])
+        self._await_chunk(self.routes.awaits_chunk)
         if changes is None or not (changes[0] or changes[1] or self.routes.version):
             link.answer(sequence, self.routes.answer)
             return
@@ -226,6 +236,20 @@ class Peer:
             lambda _: link.answer(sequence, self.routes.answer),
             failed,
         )
+
+    def _await_chunk(self, is_awaited: bool) -> None:
+        """Limit the time until the next chunk of routes, if one is awaited."""
+        timer, self._chunk_timer = self._chunk_timer, None
+        if timer is not None:
+            timer.cancel()
+        if is_awaited:
+            self._chunk_timer = self._local.clock.later(CHUNK_LIMIT_S, self._forget_chunks)
+
+    def _forget_chunks(self) -> None:
+        self._chunk_timer = None
+        self.routes.forget_chunks()
+        text = "node {node} has sent a part of its routes, and not the rest within {limit:g} s: the part is forgotten"
+        self._local.log.warn(text, node=self.node.name, limit=CHUNK_LIMIT_S)
 
 
 class _Commit:

@@ -288,6 +288,16 @@ class RouteCopy:
         """The answer to a chunk."""
         return _VERSION.pack(self.version + 1)
 
+    @property
+    def awaits_chunk(self) -> bool:
+        """Whether there are chunks whose last one has not come."""
+        return self._flags is not None
+
+    def forget_chunks(self) -> None:
+        """Forget chunks whose last one has not come: those that follow have no effect, so all routes come again."""
+        self._flags = None
+        self._changes = []
+
     def take(self, data: bytes) -> Changes | None:
         """Take a chunk; returns the routes that were added or replaced, and those removed, if it was the last one.
 
@@ -306,7 +316,7 @@ class RouteCopy:
         elif (self._flags, self._before, self._version) == (flags & SNAPSHOT, before, version):
             self._changes += changes
         else:
-            self._flags = None
+            self.forget_chunks()
             return None
         if not flags & LAST:
             return None

@@ -15,6 +15,7 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Sco
 from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
+from kinmqtt_spi.services.retain import RetainPage
 from kinmqtt_spi.services.tap import Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
@@ -222,6 +223,16 @@ class Context(ABC):
 
         Where nodes share a retain store, those of other nodes that are alive are left out, and those of nodes that
         are gone become this node's. The hook ``values_adopted`` brings what is left behind later.
+        """
+
+    @abstractmethod
+    def retained(self, filter: str, cursor: object = None) -> Maybe[RetainPage]:
+        """Return a page of the retained messages that match a topic or filter, for whatever purpose: nobody is asked.
+
+        ``cursor`` is that of the page before. Topics that begin with ``$`` need a filter that does, and the values of
+        plugins are left out, as is what has expired. A page may be short or empty although its cursor is not
+        ``None``; for a topic the first page has the answer. Available from ``ready`` on. Raises ``ValueError`` for an
+        invalid filter; fails with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the store does not answer.
         """
 
     @abstractmethod

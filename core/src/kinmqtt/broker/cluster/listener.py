@@ -66,8 +66,7 @@ class Nodes:
     @property
     def shares_stores(self) -> bool:
         """Whether the nodes use one session, one queue and one retain store."""
-        stores = self._runtime.stores
-        return stores.session.is_shared and stores.queue.is_shared and stores.retain.is_shared
+        return self._runtime.stores.are_shared
 
     @property
     def are_others_up(self) -> bool:

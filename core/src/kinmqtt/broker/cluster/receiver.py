@@ -38,7 +38,7 @@ from kinmqtt.mqtt.packets import V5, V311, Publish
 from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append
-from kinmqtt_spi.values import Maybe
+from kinmqtt_spi.values import Maybe, Publisher
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.sessions import Sessions
@@ -83,7 +83,7 @@ class Answer:
 class Receiver:
     """Delivers the messages of other nodes to this node's subscribers."""
 
-    __slots__ = ("_fanouts", "_resender", "_router", "_runtime", "_sessions", "_topics")
+    __slots__ = ("_fanouts", "_publishers", "_resender", "_router", "_runtime", "_sessions", "_topics")
 
     def __init__(self, runtime: Runtime, router: Router, resender: Resender, sessions: Sessions) -> None:
         self._runtime = runtime
@@ -92,10 +92,12 @@ class Receiver:
         self._resender = resender
         self._sessions = sessions
         self._topics: dict[bytes, Fanout] = {}
+        self._publishers: dict[bytes, Publisher] = {}
+        """Those of earlier batches, as :func:`read_batch` keeps them."""
 
     def received(self, batch: bytes, assured: bool) -> Maybe[bytes]:
         """Deliver a batch; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.received`."""
-        runs = read_batch(batch)
+        runs = read_batch(batch, self._publishers)
         turn = self._runtime.turn
         turn.touch()
         statistics = self._runtime.statistics

@@ -166,8 +166,8 @@ class Succession:
 
     async def _is_adopted(self, node: NodeIdentity) -> bool:
         """Tell whether no session of a dead node waits for an owner, and all routes of new owners are known here."""
-        store = self._runtime.stores.session
-        if not store.is_shared:
+        stores = self._runtime.stores
+        if not stores.are_shared:
             return True
         if not await self._sessions.adopt_orphaned(self._runtime.clock.now()):
             return False
@@ -175,7 +175,7 @@ class Succession:
             return False
         # Who adopted its sessions may be gone, too.
         for gone in (node, *[link.node for link in self._waiting]):
-            if await resolve(store.owned_by(gone, 1)):
+            if await resolve(stores.session.owned_by(gone, 1)):
                 return False
         return await self._all_answer_yes(node.uid.to_bytes(8, "big"))
 

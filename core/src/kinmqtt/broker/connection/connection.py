@@ -20,7 +20,7 @@ from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.read_gate import DISCONNECTING
 from kinmqtt.broker.connection.writer import Writer, fitting_for
 from kinmqtt.broker.session.session import expiry_moment
-from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 from kinmqtt.hooks.denial_log import shown
 from kinmqtt.mqtt.connection_state import TRANSITIONS, State
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -138,7 +138,7 @@ class Connection(Writer):
         self._release_handed()
         self._forget_unsent()
         self.gate.forget()
-        self.outbox = Outbox()
+        self.turn_buffer = TurnBuffer()
         self.link.listener.connections -= 1
         self.services.lost(self)
         self._release_packet_grant()
@@ -419,11 +419,11 @@ class Connection(Writer):
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
         if self._aborts:
-            self.outbox.packets.clear()
+            self.turn_buffer.packets.clear()
             self.link.abort()
             return
         # This turn's packets go out before the close.
-        if self.outbox.packets:
+        if self.turn_buffer.packets:
             self.flush()
         self._send_all_unsent()
         self.link.close(linger and self.version > 0)

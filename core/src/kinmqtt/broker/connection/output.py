@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.unsent import Unsent, size_of, without_qos_0
-from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.broker.turn.ports import Peer
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 
 if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
@@ -172,8 +172,8 @@ class Output(Peer):
             self._begin_congestion()
 
 
-class ConnectionOutbox(Outbox):
-    """The outbox of a connection."""
+class ConnectionBuffer(TurnBuffer):
+    """The buffer of a connection."""
 
     __slots__ = ("connection",)
 
@@ -189,5 +189,5 @@ class ConnectionOutbox(Outbox):
     def flush(self) -> None:
         """Send the turn's packets; discard them if the connection was closed meanwhile."""
         connection = self.connection
-        if connection.outbox is self:
+        if connection.turn_buffer is self:
             connection.send_out(self.packets)

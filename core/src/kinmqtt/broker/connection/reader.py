@@ -131,9 +131,9 @@ class Reader(Intake):
             self._count_inbound(bool(frames))
             if buffered_bytes > LARGE_READ_BYTES:
                 slices.hurry()
-        if len(self.outbox.packets) > MANY_PIECES:
+        if len(self.turn_buffer.packets) > MANY_PIECES:
             # For many small answers the pieces take more memory than the bytes.
-            self.outbox.flush()
+            self.turn_buffer.flush()
 
     def _defer(self, data: bytes) -> None:
         """Keep bytes for a later turn: there is load, such as many new clients at once."""

@@ -1,6 +1,6 @@
 """Output that waits for one client's socket, in pieces shared between clients.
 
-A message to many clients is one object in many outboxes. Joining pieces would copy it for each client, so pieces wait
+A message to many clients is one object in many buffers. Joining pieces would copy it for each client, so pieces wait
 as they are and are joined only when they are sent, a few at a time.
 """
 
@@ -91,7 +91,7 @@ def size_of(pieces: list[bytes]) -> int:
 
 
 def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
-    """Returns an outbox's pieces without its QoS 0 PUBLISH packets, and the number of those.
+    """Returns a buffer's pieces without its QoS 0 PUBLISH packets, and the number of those.
 
     A packet has one or several pieces; its fixed header is in the first. A run of QoS 0 packets may be one piece.
     """

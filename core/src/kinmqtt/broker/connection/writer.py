@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.connection.held import HeldAcknowledgement, HeldAcknowledgements
 from kinmqtt.broker.connection.link import Link
-from kinmqtt.broker.connection.output import ConnectionOutbox
+from kinmqtt.broker.connection.output import ConnectionBuffer
 from kinmqtt.broker.connection.read_gate import CONGESTION, FORWARDING
 from kinmqtt.broker.connection.reader import Reader
 from kinmqtt.broker.message.ticket import Ticket, TicketOwner
@@ -51,7 +51,7 @@ class Writer(Reader, TicketOwner):
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
         super().__init__(services, handlers, link)
         self.session: Session | None = None
-        self.outbox = ConnectionOutbox(self)
+        self.turn_buffer = ConnectionBuffer(self)
         self.max_packet_bytes: int | None = None
         """The largest packet that the client accepts; ``None`` for any."""
         self.wants_reason_strings = True
@@ -65,7 +65,7 @@ class Writer(Reader, TicketOwner):
 
     def send(self, packet: bytes) -> None:
         """Send a packet with this turn's output."""
-        self.runtime.turn.packets_for(self.outbox).append(packet)
+        self.runtime.turn.packets_for(self.turn_buffer).append(packet)
         self.runtime.statistics.packets_sent.value += 1
 
     def send_packet(self, packet: Packet) -> bool:
@@ -144,7 +144,7 @@ class Writer(Reader, TicketOwner):
 
     def flush(self) -> None:
         """Send this turn's packets now, before the turn ends."""
-        self.outbox.flush()
+        self.turn_buffer.flush()
 
     def wait_for_capacity(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many more messages, or is gone; usually in a later turn."""
@@ -179,7 +179,7 @@ class Writer(Reader, TicketOwner):
             self._notify_capacity()
 
     def _send_unsent_later(self) -> None:
-        self.runtime.turn.dirty.append(self.outbox)
+        self.runtime.turn.dirty.append(self.turn_buffer)
         self.runtime.turn.touch()
 
     def _begin_congestion(self) -> None:
@@ -191,7 +191,7 @@ class Writer(Reader, TicketOwner):
         )
         if self.session is not None:
             self.runtime.slow_consumers.buffer_is_full(self.session.client, self.waiting_bytes)
-            self.session.outbox = self.runtime.congested
+            self.session.turn_buffer = self.runtime.congested
 
     def _disconnect_slow_client(self) -> None:
         if self.congested and not self.is_closed():
@@ -203,7 +203,7 @@ class Writer(Reader, TicketOwner):
         if self._congestion_timer is not None:
             self._congestion_timer.cancel()
         if self.session is not None and self.session.connection is self:
-            self.session.outbox = self.outbox
+            self.session.turn_buffer = self.turn_buffer
             self.session.wants_pump()
         self._resume_reading()
 

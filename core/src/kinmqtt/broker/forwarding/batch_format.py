@@ -16,6 +16,7 @@ session may have got them.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from kinmqtt_spi.errors import MalformedBatch
@@ -23,7 +24,13 @@ from kinmqtt_spi.values import Publisher
 
 VERSION: Final = 1
 
+_HEAD: Final = Struct(">BQ")
 _HEAD_BYTES: Final = 9
+_RUN: Final = Struct(">BIIQQ")
+_RUN_BYTES: Final = 25
+
+MOST_PUBLISHERS: Final = 4096
+"""How many publishers are remembered for later batches; when there are more, all are forgotten."""
 
 V5_PACKETS: Final = 1
 """The packets are those of MQTT 5."""
@@ -91,7 +98,8 @@ class RunHead:
 
 def batch_head(routes_version: int) -> bytes:
     """Return the beginning of a batch."""
-    return VERSION.to_bytes(1, "big") + routes_version.to_bytes(8, "big")
+    head: bytes = _HEAD.pack(VERSION, routes_version)
+    return head
 
 
 def routes_version(batch: bytes) -> int:
@@ -112,14 +120,8 @@ def write_run(head: RunHead, packets: list[bytes], into: list[bytes]) -> int:
         flags |= GROUPS
     if head.clients:
         flags |= CLIENTS
-    written = (
-        flags.to_bytes(1, "big")
-        + length.to_bytes(4, "big")
-        + min(head.age_ms, 0xFFFFFFFF).to_bytes(4, "big")
-        + head.uid.to_bytes(8, "big")
-        + head.counter.to_bytes(8, "big")
-        + _text(head.publisher.client_id)
-    )
+    written: bytes = _RUN.pack(flags, length, min(head.age_ms, 0xFFFFFFFF), head.uid, head.counter)
+    written += _text(head.publisher.client_id)
     if username is not None:
         written += _text(username)
     if head.groups:
@@ -135,24 +137,40 @@ def write_run(head: RunHead, packets: list[bytes], into: list[bytes]) -> int:
     return len(written) + length
 
 
-def read_batch(batch: bytes) -> list[RunHead]:
-    """Return the runs of a batch, with the offsets of their packets; raises :class:`MalformedBatch`."""
+def read_batch(batch: bytes, publishers: dict[bytes, Publisher] | None = None) -> list[RunHead]:
+    """Return the runs of a batch, with the offsets of their packets; raises :class:`MalformedBatch`.
+
+    ``publishers`` has those of earlier batches, by their bytes, and takes those of this one.
+    """
+    if publishers is None:
+        publishers = {}
     reader = _Reader(batch)
-    version = reader.number(1)
+    reader.skip(1)
+    version = batch[0]
     if version != VERSION:
         raise MalformedBatch(f"a batch of version {version}; this node reads version {VERSION}")
-    reader.number(8)
+    reader.skip(_HEAD_BYTES - 1)
+    flags: int
+    length: int
+    age_ms: int
+    uid: int
+    counter: int
     runs = []
     while not reader.is_at_end:
-        flags = reader.number(1)
+        flags, length, age_ms, uid, counter = _RUN.unpack_from(batch, reader.skip(_RUN_BYTES))
         if flags & ~_KNOWN:
             raise MalformedBatch(f"a run with unknown flags 0x{flags:02X}")
-        length = reader.number(4)
-        age_ms = reader.number(4)
-        uid = reader.number(8)
-        counter = reader.number(8)
-        client_id = reader.text()
-        username = reader.text() if flags & NAMED_USER else None
+        start = reader.offset
+        reader.skip(reader.length())
+        if flags & NAMED_USER:
+            reader.skip(reader.length())
+        named = batch[start : reader.offset]
+        publisher = publishers.get(named)
+        if publisher is None:
+            publisher = _publisher(named, flags & NAMED_USER != 0)
+            if len(publishers) >= MOST_PUBLISHERS:
+                publishers.clear()
+            publishers[named] = publisher
         groups: list[GroupKey] = []
         if flags & GROUPS:
             for _ in range(reader.number(2)):
@@ -163,12 +181,18 @@ def read_batch(batch: bytes) -> list[RunHead]:
             for _ in range(reader.number(2)):
                 clients.append(reader.text())
         flags &= ~NAMED_USER
-        head = RunHead(flags, Publisher(client_id, username), uid, counter, age_ms, tuple(groups), tuple(clients))
+        head = RunHead(flags, publisher, uid, counter, age_ms, tuple(groups), tuple(clients))
         head.start = reader.offset
         reader.skip(length)
         head.end = reader.offset
         runs.append(head)
     return runs
+
+
+def _publisher(named: bytes, has_username: bool) -> Publisher:
+    reader = _Reader(named)
+    client_id = reader.text()
+    return Publisher(client_id, reader.text() if has_username else None)
 
 
 def cut_packets(batch: bytes, start: int, end: int) -> list[tuple[bytes, int]]:
@@ -275,9 +299,14 @@ class _Reader:
         start = self.skip(size_bytes)
         return int.from_bytes(self._data[start : self.offset], "big")
 
+    def length(self) -> int:
+        """Read the length of a text."""
+        start = self.skip(2)
+        return self._data[start] << 8 | self._data[start + 1]
+
     def text(self) -> str:
         """Read a text."""
-        size_bytes = self.number(2)
+        size_bytes = self.length()
         start = self.skip(size_bytes)
         try:
             return self._data[start : self.offset].decode()

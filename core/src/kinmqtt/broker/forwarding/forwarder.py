@@ -23,11 +23,11 @@ from kinmqtt.broker.forwarding.batch_format import (
 )
 from kinmqtt.broker.forwarding.filter_table import FilterTable
 from kinmqtt.broker.forwarding.node_link import (
-    AssuredOutbox,
+    AssuredBuffer,
     Forwarded,
     LinkRoute,
     NodeLink,
-    PushOutbox,
+    PushBuffer,
     packet_of,
 )
 from kinmqtt.broker.forwarding.route_table import RouteTable
@@ -110,9 +110,9 @@ class Forwarder:
         link = self._links.get(node.uid)
         if link is None:
             number = self.routes.add_node()
-            push = PushOutbox(node, self._runtime.message_ids, partial(self._push, node))
+            push = PushBuffer(node, self._runtime.message_ids, partial(self._push, node))
             own_uid = self._runtime.message_ids.uid
-            assured = AssuredOutbox(
+            assured = AssuredBuffer(
                 node, own_uid, self._runtime.now, partial(self._deliver, node), partial(self._not_written, node)
             )
             link = NodeLink(node, number, push, assured)

@@ -20,7 +20,7 @@ from kinmqtt.broker.forwarding.batch_format import (
 from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.message.ticket import Ticket
-from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.values import NodeIdentity, Publisher
@@ -71,7 +71,7 @@ SendAssured = Callable[[bytes, list[Forwarded]], object]
 FailAssured = Callable[[list[Forwarded], Exception], object]
 
 
-class PushOutbox(Outbox):
+class PushBuffer(TurnBuffer):
     """The QoS 0 messages of a turn for one node."""
 
     __slots__ = (
@@ -164,7 +164,7 @@ class PushOutbox(Outbox):
             self._send(b"".join(pieces), messages)
 
 
-class AssuredOutbox(Outbox):
+class AssuredBuffer(TurnBuffer):
     """The messages of a turn for one node that it must answer."""
 
     __slots__ = (
@@ -288,7 +288,7 @@ class NodeLink:
 
     __slots__ = ("assured", "is_full", "is_gone", "node", "number", "push")
 
-    def __init__(self, node: NodeIdentity, number: int, push: PushOutbox, assured: AssuredOutbox) -> None:
+    def __init__(self, node: NodeIdentity, number: int, push: PushBuffer, assured: AssuredBuffer) -> None:
         """``number`` is the node's in the route table."""
         self.node = node
         self.number = number

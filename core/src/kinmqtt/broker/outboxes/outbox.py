@@ -36,7 +36,7 @@ MASK: Final = (1 << SHIFT) - 1
 """Below these bits is the number that a session has given; above them, whose session that is."""
 
 
-class SessionOutbox(Outbox):
+class PluginOutbox(Outbox):
     """See :class:`~kinmqtt_spi.services.outbox.Outbox`."""
 
     def __init__(

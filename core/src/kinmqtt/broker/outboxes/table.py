@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.outboxes.outbox import SessionOutbox
+from kinmqtt.broker.outboxes.outbox import PluginOutbox
 from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
@@ -44,7 +44,7 @@ class Outboxes:
         self._services = services
         self._node = services.runtime.node.name
         self._metrics = metrics
-        self._declared: dict[tuple[str, str], SessionOutbox] = {}
+        self._declared: dict[tuple[str, str], PluginOutbox] = {}
         self._is_open = False
         services.sessions.outboxes.when_added(self._added)
 
@@ -58,7 +58,7 @@ class Outboxes:
             raise ValueError(f"{name!r}: {NAME}")
         if key in self._declared:
             raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
-        outbox = SessionOutbox(
+        outbox = PluginOutbox(
             self._services,
             name,
             client_id_of(self._node, plugin, name),
@@ -74,7 +74,7 @@ class Outboxes:
             self._open_later(outbox)
         return outbox
 
-    def _open_later(self, outbox: SessionOutbox) -> None:
+    def _open_later(self, outbox: PluginOutbox) -> None:
         run(self._open_until_done(outbox)).addErrback(
             lambda failure: log.failure("outbox {name!r} could not be opened", failure, name=outbox.name)
         )
@@ -100,7 +100,7 @@ class Outboxes:
                     count=session.queue.count + len(session.outgoing),
                 )
 
-    async def _open_until_done(self, outbox: SessionOutbox) -> None:
+    async def _open_until_done(self, outbox: PluginOutbox) -> None:
         problem = ""
         while outbox.is_wanted():
             try:
@@ -133,7 +133,7 @@ class Outboxes:
     def _dropped(self, plugin: str, name: str, why: str) -> Counter:
         return self._metrics.counter("outbox.dropped", "messages", {PLUGIN: plugin, "name": name, "why": why})
 
-    def _measure(self, plugin: str, name: str, outbox: SessionOutbox) -> None:
+    def _measure(self, plugin: str, name: str, outbox: PluginOutbox) -> None:
         labels = {PLUGIN: plugin, "name": name}
         now = self._services.runtime.clock.now
 

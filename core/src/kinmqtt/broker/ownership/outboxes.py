@@ -30,7 +30,7 @@ class OutboxSessions:
     @property
     def all(self) -> tuple[OutboxSession, ...]:
         """The outboxes that this node has."""
-        return tuple(self._registry.outboxes.values())
+        return tuple([each for each in self._registry.outboxes.values() if not each.is_lost])
 
     async def open(self, client_id: str) -> OutboxSession:
         """Claim an outbox, or begin it; its stored messages are loaded.
@@ -42,7 +42,7 @@ class OutboxSessions:
         runtime = self._runtime
         async with self._registry.locks.of(client_id):
             session = self._registry.outboxes.get(client_id)
-            if session is not None:
+            if session is not None and not session.is_lost:
                 return session
             await self._claims.take(client_id, None)
             claim = await self._claims.claim(client_id, runtime.stores.session.claim)

@@ -49,7 +49,7 @@ class Registry:
         """The number of sessions that have a connection."""
         self.locks = ClientIdLocks()
         self.outboxes: dict[str, OutboxSession] = {}
-        """Those of the sessions that are outboxes, by client id."""
+        """Those of the sessions that are outboxes, by client id; also in the place of lost ones."""
         self._outbox_added: Callable[[OutboxSession], object] = lambda session: None
 
     def get(self, client_id: str) -> Session | None:
@@ -133,7 +133,7 @@ class Registry:
         """Refuse messages for an outbox that another node has, until it is claimed again."""
         session = OutboxSession(self._runtime, client_id, 0)
         session.is_lost = True
-        self.by_id[client_id] = session
+        self._put_outbox(session)
         return session
 
     def _put_outbox(self, session: OutboxSession) -> None:

@@ -94,7 +94,7 @@ class RetainedSync:
     def member_changed(self, member: Member) -> None:
         """Note a member; one that is new, or reachable again, is asked soon what it has."""
         node = member.node
-        if node == self._runtime.node or self._runtime.stores.retain.is_shared or self._is_stopped:
+        if node == self._runtime.node or self._runtime.stores.are_shared or self._is_stopped:
             return
         if member.state in GONE:
             gone = self._peers.pop(node.uid, None)

@@ -124,10 +124,10 @@ class Fanout:
         turn = self._runtime.turn
         dirty = turn.dirty
         for session in sessions:
-            outbox = session.outbox
-            if not outbox.packets:
-                dirty.append(outbox)
-            outbox.append_run(packets, count)
+            buffer = session.turn_buffer
+            if not buffer.packets:
+                dirty.append(buffer)
+            buffer.append_run(packets, count)
         if len(packets) >= SHARED_BYTES and len(sessions) > 1:
             turn.has_large = True
         self._runtime.statistics.messages_sent.value += len(sessions) * count
@@ -142,10 +142,10 @@ class Fanout:
         dirty = turn.dirty
         for session in sessions:
             # Turn.packets_for, inlined: there may be very many sessions.
-            outbox = session.outbox
-            packets = outbox.packets
+            buffer = session.turn_buffer
+            packets = buffer.packets
             if not packets:
-                dirty.append(outbox)
+                dirty.append(buffer)
             packets.append(packet)
         if len(packet) >= SHARED_BYTES:
             turn.has_large = True

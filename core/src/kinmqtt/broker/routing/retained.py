@@ -143,6 +143,22 @@ class Retained:
         except ServiceUnavailable:
             return True  # The publisher may retry.
 
+    def page(self, filter: str, cursor: object) -> Maybe[RetainPage]:
+        """Return a page of the messages that match a filter, without plugins' values and what has expired."""
+        page = self._runtime.stores.retain.match(filter, cursor, PAGE)
+        if isinstance(page, Awaitable):
+            return as_deferred(page).addCallback(self._visible)
+        return self._visible(page)
+
+    def _visible(self, page: RetainPage) -> RetainPage:
+        now = self._runtime.clock.now()
+        messages = [
+            message
+            for message in page.messages
+            if not message.has_expired(now) and not message.topic.startswith(PLUGIN_VALUES_PREFIX)
+        ]
+        return RetainPage(tuple(messages), page.cursor)
+
     def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Store a plugin's value, or delete it if it is ``None``, with this turn's writes."""
         runtime = self._runtime

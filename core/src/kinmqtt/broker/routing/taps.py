@@ -30,23 +30,26 @@ SYS_PREFIX: Final = "$SYS/"
 class TapCall:
     """The calls of one tap."""
 
-    __slots__ = ("_pace", "call", "is_open", "number")
+    __slots__ = ("_call", "_pace", "is_open", "number")
 
     def __init__(self, runtime: Runtime, call: Call, number: int) -> None:
-        self.call = call
+        self._call = call
         self.number = number
         """Taps see a message in this order."""
         self.is_open = True
         """Whether it sees messages: a delivery under way has the taps of its beginning."""
         self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
 
-    def failed(self, error: BaseException) -> None:
-        """Count a failure, and log it once a minute."""
-        call = self.call
-        if self._pace.due() is None:
-            call.failures.value += 1
-        else:
-            call.failed(error)
+    def see(self, message: Message) -> None:
+        """Show a message; a failure is counted, and logged once a minute."""
+        call = self._call
+        try:
+            call(message)
+        except FAILURES as error:
+            if self._pace.due() is None:
+                call.failures.value += 1
+            else:
+                call.failed(error)
 
 
 class Tapped:
@@ -112,14 +115,12 @@ class Taps:
         message: Message = publication.stored
         before = self.current
         self.current = Tapped(publication, after_commit, connection)
-        for tap in taps:
-            if not tap.is_open:
-                continue
-            try:
-                tap.call(message)
-            except FAILURES as error:
-                tap.failed(error)
-        self.current = before
+        try:
+            for tap in taps:
+                if tap.is_open:
+                    tap.see(message)
+        finally:
+            self.current = before
 
     @property
     def ticket(self) -> Ticket | None:

@@ -9,7 +9,7 @@ from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.owner import QueueOwner
-from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.qos_state import written_id
@@ -22,12 +22,12 @@ DUP: Final = 0x08
 class PacketSender(QueueOwner):
     """Native base class of :class:`~kinmqtt.broker.session.session.Session`."""
 
-    __slots__ = ("_aliases", "_resumed", "max_packet_bytes", "outbox", "version")
+    __slots__ = ("_aliases", "_resumed", "max_packet_bytes", "turn_buffer", "version")
 
     def __init__(self, runtime: Runtime, client: Client, epoch: int, persistent: bool) -> None:
         super().__init__(runtime, client, epoch, persistent)
-        self.outbox: Outbox = runtime.offline
-        """Collects QoS 0 packets: the connection's outbox, or one that counts them as dropped."""
+        self.turn_buffer: TurnBuffer = runtime.offline
+        """Collects QoS 0 packets: the connection's buffer, or one that counts them as dropped."""
         self.version = client.protocol_version
         self.max_packet_bytes: int | None = None
         """The largest packet that the client accepts; ``None`` for no limit."""
@@ -91,7 +91,7 @@ class PacketSender(QueueOwner):
         if delivery.sent:
             head = bytes((head[0] | DUP,)) + head[1:]
         delivery.sent = True
-        packets = self._runtime.turn.packets_for(connection.outbox)
+        packets = self._runtime.turn.packets_for(connection.turn_buffer)
         packets += (head, written_id(packet_id), tail)
         if len(tail) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
@@ -132,8 +132,8 @@ class PacketSender(QueueOwner):
         self.finished(delivery)
 
     def _send_now(self, start: bytes, end: bytes) -> None:
-        """Send a packet; a large ``end`` may be shared by many outboxes, so it is not copied."""
-        packets = self._runtime.turn.packets_for(self.outbox)
+        """Send a packet; a large ``end`` may be shared by many buffers, so it is not copied."""
+        packets = self._runtime.turn.packets_for(self.turn_buffer)
         if len(end) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
             packets.append(start)

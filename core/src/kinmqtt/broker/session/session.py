@@ -126,7 +126,7 @@ class Session(PacketSender):
         self._aliases = None
         self._resumed = False
         self._unsent_inflight = None
-        self.outbox = self._runtime.offline
+        self.turn_buffer = self._runtime.offline
         if self.persistent:
             for _, delivery in self.outgoing:
                 self._remove_large_inflight(delivery)
@@ -168,7 +168,7 @@ class Session(PacketSender):
         if connection is None:
             return
         self._resumed = True
-        self.outbox = connection.outbox
+        self.turn_buffer = connection.turn_buffer
         unsent: dict[Delivery, int] = {}
         for packet_id, delivery in list(self.outgoing):
             if delivery.stage is FlightStage.PUBCOMP:

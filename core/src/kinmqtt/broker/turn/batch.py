@@ -30,6 +30,16 @@ class Stores:
         self.retain = retain
         self.event = event
 
+    @property
+    def shared(self) -> tuple[bool, bool, bool]:
+        """Whether the nodes of a cluster use one session store, one queue store and one retain store."""
+        return self.session.is_shared, self.queue.is_shared, self.retain.is_shared
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether the nodes of a cluster share all their stores; if not, none of them where sessions may move."""
+        return all(self.shared)
+
 
 class RetryWrites:
     """Writes of one client that await a retry."""

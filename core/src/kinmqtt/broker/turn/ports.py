@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.buffers import BufferOwner
-from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Scope
 from kinmqtt_spi.values import Client
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Peer(BufferOwner):
     """A connection, as sessions and turns use it."""
 
-    __slots__ = ("congested", "outbox", "waits_for_capacity")
+    __slots__ = ("congested", "turn_buffer", "waits_for_capacity")
 
     def __init__(self) -> None:
         super().__init__()
         self.congested = False
         """Whether so much output waits that only acknowledgements and other answers may be added."""
-        self.outbox: Outbox = Outbox()
+        self.turn_buffer: TurnBuffer = TurnBuffer()
         """The packets of this turn."""
         self.waits_for_capacity: list[tuple[int, Deferred[None]]] | None = None
         """Deferreds that fire when the client can take that many more messages; ``None`` if there are none."""

@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker.turn.batch import Batch, Stores
-from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.broker.turn.recovery import CommitFailed, WriteRecovery, attempt
 from kinmqtt.broker.turn.slices import Slices
+from kinmqtt.broker.turn.turn_buffer import TurnBuffer
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.queue import QueueWrite
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.turn")
 
 FLUSHED_AT_ONCE: Final = 16
-"""Small outboxes flushed between two checks of the clock; it is checked after each large one."""
+"""Small buffers flushed between two checks of the clock; it is checked after each large one."""
 
 SHORT_TURNS: Final = 8
 """After this many short turns the callback of :meth:`Turn.when_ended` is called."""
@@ -92,14 +92,14 @@ class Turn:
         self.batch = Batch()
         self.began_at = 0.0
         """The time first read in this turn, in seconds since the epoch; 0 before."""
-        self.dirty: list[Outbox] = []
+        self.dirty: list[TurnBuffer] = []
         """Outboxes to flush: those that are not empty."""
         self._ends = 0
         self._when_ended: Callable[[], object] | None = None
-        self._unsent_large: list[Outbox] = []
-        """Large outboxes of earlier turns not sent for lack of time, the oldest first."""
-        self._unsent_small: list[Outbox] = []
-        """Small outboxes of earlier turns not sent for lack of time."""
+        self._unsent_large: list[TurnBuffer] = []
+        """Large buffers of earlier turns not sent for lack of time, the oldest first."""
+        self._unsent_small: list[TurnBuffer] = []
+        """Small buffers of earlier turns not sent for lack of time."""
         self.pump: list[Recipient] = []
         """Sessions that may have window capacity for queued messages."""
 
@@ -165,16 +165,16 @@ class Turn:
         """Make a call in the next reactor turn, before new input is read."""
         self._call_soon(call)
 
-    def packets_for(self, outbox: Outbox) -> list[bytes]:
-        """Returns an outbox's packet list, to which the caller must append.
+    def packets_for(self, buffer: TurnBuffer) -> list[bytes]:
+        """Returns a buffer's packet list, to which the caller must append.
 
-        An outbox whose list is not empty is in :attr:`dirty`. This method ensures it, and so does the loop over many
-        in :class:`kinmqtt.broker.routing.fanout.Fanout`. An outbox that is flushed before the turn ends may be there
+        A buffer whose list is not empty is in :attr:`dirty`. This method ensures it, and so does the loop over many
+        in :class:`kinmqtt.broker.routing.fanout.Fanout`. A buffer that is flushed before the turn ends may be there
         twice: the second flush sends what came after the first.
         """
-        packets = outbox.packets
+        packets = buffer.packets
         if not packets:
-            self.dirty.append(outbox)
+            self.dirty.append(buffer)
         return packets
 
     def acknowledge(self, connection: Peer, packet: bytes, *, completes: bool) -> None:
@@ -387,13 +387,13 @@ class Turn:
             attempt(call)
 
     def _flush(self) -> None:
-        """Flush outboxes while there is time; the rest is flushed in later turns."""
+        """Flush buffers while there is time; the rest is flushed in later turns."""
         dirty, self.dirty = self.dirty, []
         late = self._unsent_large
         if self.has_large or late:
-            # Small outboxes do not wait for large ones.
-            late += [outbox for outbox in dirty if outbox.is_large]
-            dirty = [outbox for outbox in dirty if not outbox.is_large]
+            # Small buffers do not wait for large ones.
+            late += [buffer for buffer in dirty if buffer.is_large]
+            dirty = [buffer for buffer in dirty if not buffer.is_large]
         if self._unsent_small:
             dirty = self._unsent_small + dirty
         self._unsent_small = self._send(dirty, FLUSHED_AT_ONCE)
@@ -401,14 +401,14 @@ class Turn:
             self._unsent_large = self._send(late, 1)
         self.has_large = bool(self._unsent_large)
 
-    def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
-        """Flush outboxes until the slice is over, at least ``asks_after``; returns those not flushed."""
+    def _send(self, buffers: list[TurnBuffer], asks_after: int) -> list[TurnBuffer]:
+        """Flush buffers until the slice is over, at least ``asks_after``; returns those not flushed."""
         slices = self._slices
-        for sent, outbox in enumerate(outboxes, 1):
+        for sent, buffer in enumerate(buffers, 1):
             try:
-                outbox.flush()
+                buffer.flush()
             except Exception:
-                log.failure("packets to {client} could not be sent", client=outbox.name)
+                log.failure("packets to {client} could not be sent", client=buffer.name)
             if not sent % asks_after and slices is not None and slices.is_over():
-                return outboxes[sent:]
+                return buffers[sent:]
         return []

@@ -105,7 +105,7 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
 
 
 def _check(path: Path) -> int:
-    size_bytes = _size_bytes(path) if _holds_something(path) else 0
+    size_bytes = _size_bytes(path) if holds_something(path) else 0
     problems: list[str] = []
     with _taken(path) as directory:
         ledger = _read(directory, problems)
@@ -133,7 +133,7 @@ def _check(path: Path) -> int:
 
 
 def _export(path: Path, skip_damaged: bool) -> int:
-    _holds_something(path)
+    holds_something(path)
     problems: list[str] | None = [] if skip_damaged else None
     with _taken(path) as directory:
         ledger = _read(directory, problems)
@@ -197,7 +197,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
 
 def _compact(path: Path) -> int:
     before = _size_bytes(path)
-    if not _holds_something(path):
+    if not holds_something(path):
         _say("the store is empty: a broker used the directory but stored nothing")
         return 0
     with _taken(path) as directory:
@@ -215,7 +215,7 @@ def _compact(path: Path) -> int:
 # The directory
 
 
-def _holds_something(path: Path) -> bool:
+def holds_something(path: Path) -> bool:
     """Tell whether there are segments; there are none if the broker stopped before it stored anything.
 
     Raises :class:`StoreCommandError` if no broker has used the directory.

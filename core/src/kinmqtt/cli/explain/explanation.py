@@ -247,7 +247,10 @@ def plan_named(assembly: Assembly, name: str | None) -> ListenerPlan:
 
 
 def run_once(reactor: Any, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run the reactor until some work is done; returns its result or raises its error."""
+    """Run the reactor until some work is done; returns its result or raises its error.
+
+    Raises :class:`~kinmqtt_spi.errors.AssemblyError` if a signal stops the reactor before.
+    """
     outcome: list[Any] = []
 
     def begin() -> None:
@@ -255,6 +258,8 @@ def run_once(reactor: Any, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
     reactor.callWhenRunning(begin)
     reactor.run()
+    if not outcome:
+        raise AssemblyError("interrupted")
     if hasattr(outcome[0], "raiseException"):
         outcome[0].raiseException()
     return outcome[0]

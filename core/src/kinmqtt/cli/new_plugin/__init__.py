@@ -33,6 +33,7 @@ OURS: Final = frozenset(
         "core",
         "event_kafka",
         "example_guard",
+        "kafka_kit",
         "metrics",
         "redis_session",
         "rules",

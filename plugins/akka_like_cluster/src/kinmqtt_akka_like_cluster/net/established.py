@@ -98,7 +98,7 @@ class Established:
         """Send bytes. Does nothing after the connection has ended or was closed."""
         if self._closing or self.ended:
             return
-        if self.buffered_bytes > self._buffer_bytes:
+        if self._transport.get_write_buffer_size() > self._buffer_bytes:
             self.abort(f"the other broker does not read: more than {self._buffer_bytes} bytes wait for it")
             return
         self._transport.write(data)
@@ -123,10 +123,14 @@ class Established:
         """Take what has arrived."""
         if self._closing:
             return
-        if self._released:
-            self._deliver(data)
-        else:
+        if not self._released:
             self._early.append(data)
+            return
+        # `_deliver`, without its call: this is done for each read.
+        try:
+            self._on_data(data)  # type: ignore[misc]
+        except Exception as error:
+            self._failed("the reader of", error)
 
     def lost(self, reason: str | None) -> None:
         """The connection has ended."""

@@ -119,6 +119,11 @@ class Network:
             self._refusals.report(refused, opening.where, opening.claimed)
             raise
 
+    def abort(self) -> None:
+        """End all connections at once; what is unsent is lost."""
+        for connection in list(self._attempts.connections):
+            connection.abort()
+
     async def close(self) -> None:
         """Stop listening, and close all connections; what was written before is sent, for at most 5 s."""
         self._closed = True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kinmqtt_akka_like_cluster.pure.wire import U8, U16, U32, U64, MalformedControl, Reader
+from kinmqtt_spi.mesh.calls import HIGHEST_EPOCH
 
 LOCATE: Final = 1
 """Begin a claim: ``u64 number · client id``. The answer: :func:`pack_granted`, or empty: ask another member."""
@@ -71,7 +72,7 @@ def unpack_granted(answer: bytes) -> tuple[int | None, int] | None:
     if not answer:
         return None
     reader = Reader(answer, "the answer to LOCATE")
-    owner, epoch = reader.number(U64), reader.number(U64)
+    owner, epoch = reader.number(U64), _epoch(reader)
     reader.end()
     return owner or None, epoch
 
@@ -89,10 +90,10 @@ class Question:
         if self.kind in (LOCATE, END):
             self.number = reader.number(U64)
         elif self.kind in (REGISTER, RELEASE):
-            self.epoch = reader.number(U64)
+            self.epoch = _epoch(reader)
             self.unasked = self.kind == REGISTER and reader.number(U8) != 0
         elif self.kind == MOVED:
-            self.epoch, self.number = reader.number(U64), reader.number(U64)
+            self.epoch, self.number = _epoch(reader), reader.number(U64)
         elif self.kind == READ:
             self.number, self.start = reader.number(U64), reader.number(U32)
             reader.end()
@@ -115,7 +116,7 @@ def unpack_page(answer: bytes) -> tuple[int, Pairs, Pairs] | None:
         return None
     reader = Reader(answer, "the answer to READ")
     following = reader.number(U32)
-    owned, claims = _pairs(reader), _pairs(reader)
+    owned, claims = _pairs(reader, _epoch), _pairs(reader, _number)
     reader.end()
     return following, owned, claims
 
@@ -127,10 +128,22 @@ def _pack_pairs(pairs: Pairs) -> Iterable[bytes]:
         yield U64.pack(number) + U16.pack(len(data)) + data
 
 
-def _pairs(reader: Reader) -> Pairs:
+def _number(reader: Reader) -> int:
+    return reader.number(U64)
+
+
+def _epoch(reader: Reader) -> int:
+    epoch = reader.number(U64)
+    if epoch > HIGHEST_EPOCH:
+        # The next claim could not be above it, and a member remembers the highest one for all client ids.
+        raise MalformedControl(f"{reader.what} has the epoch {epoch}, above {HIGHEST_EPOCH}")
+    return epoch
+
+
+def _pairs(reader: Reader, read: Callable[[Reader], int]) -> Pairs:
     found = []
     for _ in range(reader.number(U32)):
-        number = reader.number(U64)
+        number = read(reader)
         found.append((_text(reader.take(reader.number(U16))), number))
     return found
 

@@ -12,12 +12,12 @@ from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.settings import (
     ConnectionSettings,
     PublishSettings,
-    SecuritySettings,
     SinkSettings,
     SourceSettings,
 )
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_bridge_kafka.source import KafkaSource
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.services.bridge import Item
 from kinmqtt_spi.services.metric import Counter

@@ -1,7 +1,7 @@
-"""The outbox of a connection: the packets of one reactor turn.
+"""The buffer of a connection: the packets of one reactor turn.
 
-The message path appends to a list, and marks the outbox as dirty if the list was empty. At the turn's end dirty
-outboxes are flushed. A session whose client is offline or congested has an outbox that counts and discards, so that
+The message path appends to a list, and marks the buffer as dirty if the list was empty. At the turn's end dirty
+buffers are flushed. A session whose client is offline or congested has a buffer that counts and discards, so that
 the fan-out needs no check.
 """
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 LARGE_PIECES: Final = 128
 LARGE_BYTES: Final = 16 << 10
-"""The limits above which an outbox is large: pieces, or bytes estimated from its first and last piece."""
+"""The limits above which a buffer is large: pieces, or bytes estimated from its first and last piece."""
 
 
-class Outbox:
+class TurnBuffer:
     """The packets to send when the turn ends; this class discards them.
 
-    It replaces the outbox of a closed connection, which breaks their reference cycle. The cycle would stay in memory
+    It replaces the buffer of a closed connection, which breaks their reference cycle. The cycle would stay in memory
     until a full garbage collection.
     """
 
@@ -31,7 +31,7 @@ class Outbox:
         self.packets: list[bytes] = []
         """Packets, pieces of packets, or runs of QoS 0 packets.
 
-        Code that appends to an empty list marks the outbox as dirty.
+        Code that appends to an empty list marks the buffer as dirty.
         """
 
     @property
@@ -45,7 +45,7 @@ class Outbox:
         packets = self.packets
         pieces = len(packets)
         if not pieces or pieces > LARGE_PIECES:
-            return True  # An empty outbox is dirty to continue sending buffered output.
+            return True  # An empty buffer is dirty to continue sending buffered output.
         return pieces * len(packets[-1]) > LARGE_BYTES or len(packets[0]) > LARGE_BYTES
 
     def append_run(self, packets: bytes, count: int) -> None:
@@ -57,7 +57,7 @@ class Outbox:
         self.packets.clear()
 
 
-class Discard(Outbox):
+class Discard(TurnBuffer):
     """Discards whole QoS 0 packets for clients that are offline or congested, and counts them as dropped."""
 
     __slots__ = ("_dropped", "_more", "_sent")

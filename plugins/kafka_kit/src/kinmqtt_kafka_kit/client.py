@@ -11,8 +11,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError, ProducerClosed
 
-from kinmqtt_bridge_kafka.errors import meaning, text_of
-from kinmqtt_bridge_kafka.settings import ConnectionSettings, SecuritySettings, address
+from kinmqtt_kafka_kit.errors import meaning, text_of
+from kinmqtt_kafka_kit.settings import Connection, SecuritySettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
 
@@ -25,7 +25,7 @@ END_LIMIT_S: Final = 1.0
 """How long the end of a producer or consumer is waited for; after that it goes on in the background."""
 
 
-def options(connection: ConnectionSettings) -> dict[str, Any]:
+def options(connection: Connection) -> dict[str, Any]:
     """Return what producers and consumers are made with; raises ``SinkRefused`` if a file can't be used."""
     security = connection.security
     try:
@@ -65,31 +65,36 @@ def _ssl_context(security: SecuritySettings) -> ssl.SSLContext:
     return context
 
 
-async def why(connection: ConnectionSettings, error: BaseException) -> SinkRefused | ServiceUnavailable:
-    """Return what it means that a client could not start.
+async def why(connection: Connection, error: BaseException) -> SinkRefused | ServiceUnavailable:
+    """Return what it means that a client could not start, within the connection's time limit.
 
     aiokafka says only that no server could be used. So each is tried once more, until one refuses this client.
     """
     found = meaning(error)
-    if isinstance(found, SinkRefused):
+    if found is error or isinstance(found, SinkRefused):
         return found
-    given = options(connection)
-    del given["bootstrap_servers"]
-    for each in connection.servers:
-        host, port = address(each)
-        try:
-            made = await create_conn(host, port, **given)
-        except (KafkaError, OSError, TimeoutError) as failure:
-            reason = meaning(failure)
-            if isinstance(reason, SinkRefused):
-                return reason
-            found = reason
-        else:
-            made.close()
+    try:
+        given = options(connection)
+        del given["bootstrap_servers"]
+        async with asyncio.timeout(connection.timeout_s):
+            for each in connection.servers:
+                host, port = address(each)
+                try:
+                    made = await create_conn(host, port, **given)
+                except (KafkaError, OSError) as failure:
+                    found = meaning(failure)
+                    if isinstance(found, SinkRefused):
+                        return found
+                else:
+                    made.close()
+    except SinkRefused as refused:
+        return refused
+    except TimeoutError:
+        pass
     return found
 
 
-async def start_producer(connection: ConnectionSettings, **more: Any) -> AIOKafkaProducer:
+async def start_producer(connection: Connection, **more: Any) -> AIOKafkaProducer:
     """Return a producer that knows all topics; raises ``SinkRefused`` and ``ServiceUnavailable``."""
     producer = AIOKafkaProducer(**options(connection), acks="all", enable_idempotence=True, **more)
     try:
@@ -102,12 +107,7 @@ async def start_producer(connection: ConnectionSettings, **more: Any) -> AIOKafk
         raise
     except Exception as error:
         await _stop(producer)
-        try:
-            async with asyncio.timeout(connection.timeout_s):
-                reason = await why(connection, error)
-        except TimeoutError:
-            reason = meaning(error)
-        raise reason from error
+        raise await why(connection, error) from error
     return producer
 
 
@@ -153,5 +153,10 @@ class Endings:
         """Run an end; returns after :data:`END_LIMIT_S` at the latest."""
         task = asyncio.ensure_future(ending)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         await asyncio.wait([task], timeout=END_LIMIT_S)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # A client that could not end properly is gone all the same.

@@ -9,11 +9,17 @@ from typing import Final, Protocol, TypeAlias
 
 from aiokafka import AIOKafkaProducer
 
-from kinmqtt_bridge_kafka.errors import is_too_large, meaning
-from kinmqtt_bridge_kafka.metadata import partitions_of
-from kinmqtt_bridge_kafka.records import Record
+from kinmqtt_kafka_kit.errors import is_too_large, meaning
+from kinmqtt_kafka_kit.metadata import partitions_of
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer, Poison
+
+Header: TypeAlias = tuple[str, bytes]
+
+Record: TypeAlias = tuple[int, bytes, bytes | None, list[Header], int]
+"""A record on its way to Kafka: the place of its answer in the batch, key, value (``None`` deletes the key from a
+compacted topic), headers, and its time in milliseconds since the epoch. A plain tuple, because one is made for each
+message."""
 
 Place: TypeAlias = tuple[str, int]
 """A topic and the number of a partition."""
@@ -25,7 +31,7 @@ SMALLEST_BATCH: Final = 4096
 """Batches aren't made smaller than this, in bytes, because of what a topic has refused."""
 
 
-class Producers(Protocol):
+class HasProducer(Protocol):
     """Has a producer, and a new one after a refusal."""
 
     @property
@@ -48,7 +54,7 @@ class _TooLarge(Exception):
 class Delivery:
     """The partitions that a sink sends to."""
 
-    def __init__(self, producers: Producers) -> None:
+    def __init__(self, producers: HasProducer) -> None:
         self._producers = producers
         self._locks: dict[Place, asyncio.Lock] = {}
         self._learned: dict[str, int] = {}
@@ -91,7 +97,8 @@ class Delivery:
             except _TooLarge as error:
                 await self._producers.renew(producer)
                 if error.records == 1:
-                    text = f"the topic {place[0]!r} takes no record of {error.size_bytes} bytes"
+                    size = error.size_bytes
+                    text = f"the topic {place[0]!r} takes no record of {size} bytes: raise its max.message.bytes"
                     answers[part[0][0]] = Poison(text)
                     part = part[1:]
                 else:
@@ -112,7 +119,7 @@ class Delivery:
         append, largest = batch.append, self._learned.get(topic)
         count = 0
         for _, key, value, headers, at_ms in records:
-            if largest is not None and count and batch.size() + len(key) + len(value) > largest:
+            if largest is not None and count and batch.size() + len(key) + len(value or b"") > largest:
                 break
             if append(timestamp=at_ms, key=key, value=value, headers=headers) is None:
                 break
