@@ -247,6 +247,7 @@ REFUSED: Final = (
     ('SELECT event AS x FROM "t"', "1:8: there is no part of 'event' in Spark"),
     ('SELECT now_timestamp() AS x FROM "t"', "1:8: Spark has no function 'now_timestamp' that does the same"),
     ('SELECT payload.a + payload.b AS x FROM "t"', "1:8: Spark can't tell of which kind this value is"),
+    ('SELECT payload.a IN (1, payload.b) AS x FROM "t"', "1:8: Spark can't tell of which kind the list of IN is"),
     ('SELECT clientid AS x FROM "$events/client/connected"', "1:1: Spark has no events of rules"),
 )
 

@@ -246,6 +246,8 @@ class _Writer:
         is_membership = node.function.name in ("in", "nin")
         if is_membership and len(node.arguments) == 2 and self._kind(node.arguments[1]) is Kind.ANY:
             raise self._fail(node, "Spark can't tell whether IN has an array here")
+        if is_membership and self._joint(node.arguments[:1]) is self._joint(node.arguments[1:]) is Kind.ANY:
+            raise self._fail(node, "Spark can't tell of which kind the list of IN is")
         if kind is not Kind.ANY:
             kind = Kind.NUMBER if kind is Kind.INTEGER else kind
             if kind is Kind.BOOL and node.function.name in _ORDERED:
