@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +44,8 @@ from kinmqtt.settings import (
 )
 from kinmqtt.settings.defaults import MachineDefault
 from kinmqtt_metrics.tables import RAW, TABLES
+from kinmqtt_rules.fields import EVENTS, MESSAGE_FIELDS
+from kinmqtt_rules.functions import FUNCTIONS
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.metrics import MetricRegistry
@@ -145,6 +148,47 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n" + "\n".join(lines) + "\n\n"
+
+
+def rules_fields() -> str:
+    """The fields that rules have of a message."""
+    return table(("field", "of a message"), [(f"`{name}`", text) for name, (_, text) in MESSAGE_FIELDS.items()])
+
+
+def rules_events() -> str:
+    """The events that rules can select from."""
+    rows = [
+        (
+            f"`{each.name}`",
+            each.about,
+            "yes" if each.is_durable else "no",
+            ", ".join(f"`{name}`" for name in each.fields),
+        )
+        for each in EVENTS.values()
+    ]
+    return table(("topic", "when", "durable", "fields"), rows)
+
+
+def rules_functions() -> str:
+    """The functions of rules, by group."""
+    groups = dict.fromkeys(each.group for each in FUNCTIONS.values())
+    rows = [
+        (
+            f"`{each.signature}`",
+            each.help,
+            f"`{each.example[0]}` = `{_literal(each.example[1])}`",
+            "✓" * bool(each.spark),
+        )
+        for group in groups
+        for each in sorted(FUNCTIONS.values(), key=lambda each: each.name)
+        if each.group == group
+    ]
+    return table(("function", "value", "example", "Spark"), rows)
+
+
+def _literal(value: object) -> str:
+    """A value of a rule as JSON, and a text as SQL writes it."""
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
 def pipeline_tables() -> str:
@@ -345,6 +389,9 @@ def _mistakes() -> Any:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "rules-events": rules_events,
+    "rules-fields": rules_fields,
+    "rules-functions": rules_functions,
     "tables": pipeline_tables,
     "settings-broker": settings(BrokerSettings),
     "settings-limits": settings(LimitSettings),

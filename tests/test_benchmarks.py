@@ -69,6 +69,24 @@ def test_a_message_in_one_process_is_measured() -> None:
     ]
 
 
+def test_the_cost_of_rules_is_measured() -> None:
+    """A line for each broker, and a ratio for each aim."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "rules.py"), "--rounds", "2"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        "none",
+        "elsewhere",
+        "one",
+        "ten",
+        "topics without rules, 100 rules elsewhere ÷ no plugin",
+        "one rule that does not match ÷ no plugin",
+        "ten rules that do not match ÷ one",
+    ]
+
+
 def test_the_time_until_a_dead_node_is_noticed_is_measured(tmp_path: Path) -> None:
     """A quick run has a row for each size, its goal is met, and each figure is in the JSON file."""
     figures = tmp_path / "figures.json"

@@ -291,6 +291,17 @@ def test_event_kafka_acts_on_both_brokers(cluster: Cluster) -> None:
         wait_until(came, f"{name} is in Kafka")
 
 
+@clusters("rules")
+def test_rules_act_on_both_brokers(cluster: Cluster) -> None:
+    """A rule is applied by the broker that took a message, once, and its message comes from the other one, too."""
+    for here, there in cluster.both_ways:
+        with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"ruled{here}", V5, **cluster.who) as pub:
+            sub.subscribe("open/made")
+            answers(pub, "open/ruled/x", [b'{"x": 1}', b'{"x": 2}', b'{"x": 3}'])
+
+            assert received(sub, b"3") == [("open/made", b"2"), ("open/made", b"3")]
+
+
 @clusters("sentinel_limiter")
 def test_sentinel_limiter_acts_on_both_brokers(cluster: Cluster) -> None:
     """Each broker limits its own clients: what it refuses does not come to the other one's, and the rest does."""

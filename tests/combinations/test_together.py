@@ -11,7 +11,7 @@ import pytest
 
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import wire
-from kinmqtt.mqtt.packets import V5, Connack, Puback
+from kinmqtt.mqtt.packets import V5, Connack, Puback, Publish
 from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
@@ -165,6 +165,17 @@ def test_event_kafka_acts(broker: BrokerProcess, kafka: Kafka) -> None:
         pass
 
     wait_until(lambda: any(record.key == b"shipped" for record in kafka.records("kinmqtt.events")), "it is in Kafka")
+
+
+@pytest.mark.skipif("rules" not in HERE, reason="rules is not installed in this combination")
+def test_rules_act(broker: BrokerProcess) -> None:
+    """What a rule makes of a message comes to the subscribers of another topic."""
+    with wire(broker.port, "ruled", V5, **who()) as client:
+        client.subscribe("open/made")
+        client.publish("open/ruled/x", b'{"x": 2}', 1, packet_id=1)
+        came = [client.receive(), client.receive()]
+
+    assert [(each.topic, each.payload) for each in came if isinstance(each, Publish)] == [("open/made", b"2")]
 
 
 def test_a_client_is_explained(folder: Path) -> None:

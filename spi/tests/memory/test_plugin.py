@@ -235,5 +235,6 @@ def test_messages_are_put_into_the_sinks_that_a_test_adds() -> None:
 
     assert context.put("kafka:readings", Message("t", qos=1)) is Accepted.ACCEPTED
     assert context.sinks["kafka:readings"].figures().queued == 1
+    assert context.sink_names() == ["kafka:readings"]
     with pytest.raises(ValueError, match="there are: kafka:readings"):
         context.put("kafka:reading", Message("t", qos=1))

@@ -178,3 +178,15 @@ def test_the_uncommented_example_says_what_the_defaults_say(fields: list[tuple[A
     uncommented = re.sub(r"^#(?! )", "", example, flags=re.MULTILINE)
     for text in (example, uncommented):
         assert parse(cls, Document.parse(text), ("a b", "c")) == cls()
+
+
+@frozen
+class Named:
+    size: int = setting(1)
+    rules: dict[str, Limits] = setting(factory=dict, others=True)
+
+
+def test_tables_by_name_are_shown_as_such() -> None:
+    """With a name in capital letters in the example, and in angle brackets in the rows."""
+    assert [row.key for row in describe(Named)] == ["size", "<name>.rate"]
+    assert as_toml(Named, ("named",)).endswith("\n\n#[named.NAME]\n# A number, messages per second.\n#rate = 100.0\n")

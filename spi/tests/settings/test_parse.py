@@ -583,3 +583,53 @@ def test_unknown_tables_are_found_within_a_table() -> None:
 def test_a_level_that_is_no_table_is_one_problem(text: str, path: tuple[str, ...], expected: list[str]) -> None:
     """An absent level has no unknown tables; a value in its place is a problem."""
     assert unknown_tables(Document.parse(text, "bad.toml"), path, ["a"]) == expected
+
+
+# A section whose keys are names
+
+
+@frozen
+class Named:
+    size: int = setting(1)
+    rules: dict[str, Rule] = setting(factory=dict, others=True, validator=lambda i, a, rules: _refuse_x(rules))
+
+
+def _refuse_x(rules: dict[str, Rule]) -> None:
+    if "x" in rules:
+        raise ValueError("x is no name")
+
+
+def test_a_field_can_have_all_other_keys() -> None:
+    """A section then has tables by name, beside its own keys."""
+    document = Document.parse("[named]\nsize = 2\n[named.one]\nrate = 1.5\n[named.two]\nrate = 2\n")
+
+    parsed = parse(Named, document, ("named",), environ={"KINMQTT__NAMED__TWO__RATE": "3"})
+
+    assert parsed == Named(size=2, rules={"one": Rule(rate=1.5), "two": Rule(rate=3.0)})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[named]\none = 3\n", "<settings>:2:7: named.one: expected a table, got 3"),
+        ("[named.one]\nrat = 3\n", "<settings>:2:1: named.one.rat: unknown key; did you mean 'rate'?"),
+        ("[named.x]\nrate = 1\n", "<settings>:1:2: named: x is no name"),
+    ],
+)
+def test_problems_with_other_keys_have_their_places(text: str, expected: str) -> None:
+    """As those of any other table."""
+    with pytest.raises(SettingsError) as caught:
+        parse(Named, Document.parse(text), ("named",))
+
+    assert expected in caught.value.problems
+
+
+def test_only_a_dict_can_have_all_other_keys() -> None:
+    """Anything else is a mistake of the class."""
+
+    @frozen
+    class Wrong:
+        rest: int = setting(1, others=True)
+
+    with pytest.raises(TypeError, match="only a dict has all other keys"):
+        parse(Wrong, Document.empty(), ())

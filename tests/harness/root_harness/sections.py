@@ -27,6 +27,10 @@ SECTIONS: Final[Mapping[str, str]] = {
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
     "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
     "redis_session": '[plugins.redis_session]\nsocket = "{shared}/redis.sock"\n',
+    "rules": (
+        "[plugins.rules.copy]\nsql = 'SELECT payload.x AS x FROM \"open/ruled/#\" WHERE payload.x > 1'\n"
+        'actions = [{{ republish = {{ topic = "open/made", payload = "${{x}}", qos = 1 }} }}]\n'
+    ),
     "sentinel_limiter": (
         '[[plugins.sentinel_limiter.flow]]\nname = "few"\nkind = "publish"\nper = "client"\ncount = 3\nburst = 3\n'
     ),

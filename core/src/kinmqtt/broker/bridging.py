@@ -152,13 +152,17 @@ class Bridging:
             topics.append(SysTopic(f"{space}/queued", partial(queued_text, sink)))
         return topics
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all sinks, each `plugin:name`."""
+        return [":".join(key) for key, each in self._sinks.items() if not each.is_gone]
+
     def outbox_of(self, sink: str) -> Outbox:
         """Return the outbox of a sink, named `plugin:name`; raises ``ValueError`` for one that does not exist."""
         plugin, _, name = sink.partition(":")
         found = self._sinks.get((plugin, name))
         if found is None or found.is_gone:
-            names = [":".join(key) for key, each in self._sinks.items() if not each.is_gone]
-            raise ValueError(f"there is no sink {sink!r}; there are: {', '.join(names) or 'none'}")
+            raise ValueError(f"there is no sink {sink!r}; there are: {', '.join(self.names) or 'none'}")
         return found.runner.outbox
 
     # Assembly and reload

@@ -309,6 +309,10 @@ class Broker:
         """Put a message into the outbox of a sink, named `plugin:name`."""
         return self.bridging.outbox_of(sink).put(message)
 
+    def sink_names(self) -> Sequence[str]:
+        """Return the names of all sinks."""
+        return self.bridging.names
+
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client may do something."""
         ruling = self.runtime.rights.ask(request)

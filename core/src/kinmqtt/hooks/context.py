@@ -79,6 +79,9 @@ class BrokerApi(Protocol):
     def put(self, sink: str, message: Message) -> Accepted:
         """Put a message into the outbox of a sink."""
 
+    def sink_names(self) -> Sequence[str]:
+        """Return the names of all sinks."""
+
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client is allowed to do something."""
 
@@ -239,6 +242,10 @@ class PluginContext(Context):
     def put(self, sink: str, message: Message) -> Accepted:
         """See :meth:`kinmqtt_spi.services.plugin.Context.put`."""
         return self._assembled.put(sink, message)
+
+    def sink_names(self) -> Sequence[str]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.sink_names`."""
+        return self._assembled.sink_names()
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""

@@ -307,6 +307,9 @@ class BareContext(Context):
             raise ValueError(f"there is no sink {sink!r}; there are: {', '.join(self.sinks) or 'none'}")
         return outbox.put(self._received(message))
 
+    def sink_names(self) -> list[str]:
+        return list(self.sinks)
+
     def route(self, message: Message) -> None:
         """Route a message as a client publishes it: the taps that match see it. What they raise is raised here."""
         self._call_taps(self._received(message))

@@ -278,6 +278,10 @@ class Context(ABC):
         """
 
     @abstractmethod
+    def sink_names(self) -> Sequence[str]:
+        """Return the names of the sinks that :meth:`put` knows. Available from ``start`` on."""
+
+    @abstractmethod
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Authorize an action as the broker does, for a plugin that acts for a client under another topic.
 

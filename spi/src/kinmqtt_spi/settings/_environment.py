@@ -97,7 +97,11 @@ def _target(shape: Shape, segments: list[str], data: Any) -> KeyPath | None:
     first, *rest = segments
     for section in sections_in(shape):
         for field in section.fields:
-            if folded(field.key) == first:
+            if field is section.others:
+                inner = _target(field.shape, segments, data)
+                if inner is not None:
+                    return inner
+            elif folded(field.key) == first:
                 inner = _target(field.shape, rest, _get(data, field.key))
                 return None if inner is None else (field.key, *inner)
     for table in _tables_in(shape):

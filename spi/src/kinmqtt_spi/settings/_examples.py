@@ -46,6 +46,9 @@ def _rows(section: Section, prefix: str, default: Any) -> Iterator[Row]:
     for field in section.fields:
         value = _default(field, default)
         inner, suffix = _inner(field.shape)
+        if field is section.others and inner is not None:
+            yield from _rows(inner, f"{prefix}<name>.", None)
+            continue
         if field.rule.help or not _is_table(field):
             yield _row(field, prefix, "" if _is_table(field) and value is not attrs.NOTHING else _shown(field, value))
         if inner is not None:
@@ -87,7 +90,7 @@ def _shown(field: Field, value: Any) -> str:
 
 def _blocks(section: Section, path: KeyPath, default: Any) -> Iterator[str]:
     """Return the keys of a section, below its header, and then its inner sections."""
-    values = [(field, _default(field, default)) for field in section.fields]
+    values = [(field, _default(field, default)) for field in section.fields if field is not section.others]
     header = [f"[{dotted(path)}]"] if path else []
     yield "\n".join(header + [_example(field, value) for field, value in values if not _is_table(field)])
     for field, value in values:
@@ -97,6 +100,11 @@ def _blocks(section: Section, path: KeyPath, default: Any) -> Iterator[str]:
             first, *others = _blocks(field.shape, (*path, field.key), value)
             yield "\n".join([*about, f"#{first}"])
             yield from others
+    inner = None if section.others is None else _inner(section.others.shape)[0]
+    if inner is not None:
+        first, *others = _blocks(inner, (*path, "NAME"), None)
+        yield f"#{first}"
+        yield from others
 
 
 def _example(field: Field, value: Any) -> str:

@@ -28,6 +28,7 @@ class Rule:
     one_of: tuple[Any, ...] | None = None
     finite: bool = True
     path: Literal["file", "folder"] | None = None
+    others: bool = False
 
 
 _NO_RULE: Final = Rule()
@@ -45,6 +46,7 @@ def setting(
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
     path: Literal["file", "folder"] | None = None,
+    others: bool = False,
     validator: Any = None,
 ) -> T: ...
 @overload
@@ -59,6 +61,7 @@ def setting(
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
     path: Literal["file", "folder"] | None = None,
+    others: bool = False,
     validator: Any = None,
 ) -> T: ...
 @overload
@@ -72,6 +75,7 @@ def setting(
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
     path: Literal["file", "folder"] | None = None,
+    others: bool = False,
     validator: Any = None,
 ) -> Any: ...
 def setting(
@@ -86,6 +90,7 @@ def setting(
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
     path: Literal["file", "folder"] | None = None,
+    others: bool = False,
     validator: Any = None,
 ) -> Any:
     """Declare a field of a settings class; without ``default`` and ``factory`` its key is required.
@@ -102,9 +107,10 @@ def setting(
     :param finite: refuse ``nan`` and ``inf``.
     :param path: ``"file"`` for a readable file, ``"folder"`` for a writable folder, which is made if it is missing;
         see ``check_paths`` of :func:`parse`.
+    :param others: the field is a ``dict`` that has all keys of the section that no other field has.
     :param validator: an attrs validator; the text of its ``ValueError`` is the problem.
     """
-    rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite, path)
+    rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite, path, others)
     return attrs.field(
         default=attrs.Factory(factory) if factory is not None else default,
         validator=validator,

@@ -45,6 +45,11 @@ class Section(Shape):
     cls: type[Any]
     fields: tuple[Field, ...]
 
+    @property
+    def others(self) -> Field | None:
+        """Return the field that has all keys that no other field has, if there is one."""
+        return next((field for field in self.fields if field.rule.others), None)
+
     def words(self) -> str:
         return "a table"
 
@@ -55,19 +60,24 @@ class Section(Shape):
         if not self.takes(value):
             return reader.refuse(place, self.words(), value)
         before = len(reader.problems)
+        others = self.others
         self._report_keys(value, place, reader)
         results = {
             field.key: reader.read(field.shape, value[field.key], place.child(field.key, field.rule.secret))
             for field in self.fields
-            if field.key in value
+            if field.key in value and field is not others
         }
+        if others is not None:
+            named = {field.key for field in self.fields if field is not others}
+            rest = {key: element for key, element in value.items() if key not in named}
+            results[others.key] = reader.read(others.shape, rest, place)
         return self._build(results, place, reader, sound=len(reader.problems) == before)
 
     def _report_keys(self, table: Mapping[str, Any], place: Place, reader: Reader) -> None:
         """Report unknown keys and missing required keys."""
         known = [field.key for field in self.fields]
         for key in table:
-            if key not in known:
+            if key not in known and self.others is None:
                 place_of_key = reader.elsewhere(key) if reader.elsewhere is not None else None
                 hint = f"; it belongs to {place_of_key}" if place_of_key else did_you_mean(key, known)
                 reader.at_key((*place.path, key), f"unknown key{hint}")
@@ -86,7 +96,9 @@ class Section(Shape):
         secrets = {text for f in self.fields for text in _hidden(values.get(f.key), place.secret or f.rule.secret)}
         found = list(self._complaints(values))
         for key, complaint in found:
-            reader.at_value((*place.path, key), _one_line(complaint, secrets))
+            others = self.others
+            path = place.path if others is not None and key == others.key else (*place.path, key)
+            reader.at_value(path, _one_line(complaint, secrets))
         if text is not None and not found:  # the class itself has objections, in __attrs_post_init__
             reader.at_key(place.path, _one_line(text, secrets))
         return REFUSED

@@ -39,6 +39,8 @@ def _shape_of_field(attribute: attrs.Attribute[Any], within: tuple[type[Any], ..
     rule = rule_of(attribute)
     shape = _Compiler(rule, within).shape(attribute.type)
     leaves = list(_leaves(shape))
+    if rule.others and not isinstance(shape, Table):
+        raise _Unsupported("only a dict has all other keys")
     limited = rule.minimum is not None or rule.maximum is not None
     if limited and not any(isinstance(leaf, Number) for leaf in leaves):
         raise _Unsupported("only numbers have a minimum or maximum")

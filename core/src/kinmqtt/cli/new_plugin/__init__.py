@@ -36,6 +36,7 @@ OURS: Final = frozenset(
         "kafka_kit",
         "metrics",
         "redis_session",
+        "rules",
         "sentinel_limiter",
         "spi",
     }

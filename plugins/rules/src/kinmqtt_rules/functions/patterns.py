@@ -1,0 +1,91 @@
+"""Regular expressions that can't take exponential time."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_SUBJECT: Final = 4096
+"""The longest text that patterns are applied to, in characters."""
+
+MAX_PATTERN: Final = 500
+
+_CLASS: Final = re.compile(r"\[\^?\]?(?:[^\\\]]|\\.)*\]")
+_REPEATS: Final = re.compile(r"[*+?]|\{[0-9]*,?[0-9]*\}")
+_BOUNDED: Final = re.compile(r"\{[0-9]{1,3}\}|\?")
+
+
+class SafePattern:
+    """A pattern without what lets a backtracking search take exponential time.
+
+    Raises ``ValueError`` for back-references, look-around, and for groups that are repeated and have alternatives or
+    repetitions within.
+    """
+
+    def __init__(self, pattern: object) -> None:
+        if not isinstance(pattern, str):
+            raise ValueError("a pattern is a text")
+        if len(pattern) > MAX_PATTERN:
+            raise ValueError(f"the pattern has more than {MAX_PATTERN} characters")
+        _check(pattern)
+        try:
+            self._compiled = re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"the pattern is invalid: {error}") from None
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the first match; raises ``ValueError`` for a text that is too long."""
+        return self._compiled.search(_bounded(text))
+
+    def replace(self, text: str, new: str) -> str:
+        """Return the text with ``new`` for each match."""
+        return self._compiled.sub(lambda found: new, _bounded(text))
+
+
+def _bounded(text: str) -> str:
+    if len(text) > MAX_SUBJECT:
+        raise ValueError(f"the text has more than {MAX_SUBJECT} characters")
+    return text
+
+
+def _check(pattern: str) -> None:
+    groups: list[bool] = []
+    """Of each open group whether something in it makes a repetition of it dangerous."""
+    place = 0
+    closed_a_dangerous = False
+    while place < len(pattern):
+        sign = pattern[place]
+        follows, closed_a_dangerous = closed_a_dangerous, False
+        if sign == "\\":
+            if place + 1 < len(pattern) and pattern[place + 1] in "123456789":
+                raise ValueError("a pattern can't refer back to a group")
+            place += 2
+        elif sign == "[":
+            found = _CLASS.match(pattern, place)
+            if found is None:
+                raise ValueError("the pattern is invalid: a set has no end")
+            place = found.end()
+        elif sign == "(":
+            if pattern.startswith("(?", place) and not pattern.startswith("(?:", place):
+                raise ValueError("of the groups that begin with (? only (?: may be used")
+            groups.append(False)
+            place += 3 if pattern.startswith("(?:", place) else 1
+        elif sign == ")":
+            closed_a_dangerous = bool(groups) and groups.pop()
+            if groups and closed_a_dangerous:
+                groups[-1] = True
+            place += 1
+        elif sign == "|":
+            groups[-1:] = [True] * bool(groups)
+            place += 1
+        elif (repeat := _REPEATS.match(pattern, place)) is not None:
+            is_one_or_none = _BOUNDED.fullmatch(repeat[0]) is not None
+            if follows and repeat[0] != "?":
+                raise ValueError("a group with alternatives or repetitions can't be repeated")
+            if not (is_one_or_none and repeat[0] != "?"):
+                groups[-1:] = [True] * bool(groups)
+            place = repeat.end()
+            if pattern[place : place + 1] == "?":
+                place += 1
+        else:
+            place += 1

@@ -1,0 +1,156 @@
+"""Runs rules: over the messages that pass, and over events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from kinmqtt_rules.actions import Action, act, action_of
+from kinmqtt_rules.checking import CheckedRule, check
+from kinmqtt_rules.compiling import compile_rule
+from kinmqtt_rules.fields import Subject
+from kinmqtt_rules.settings import RuleSettings
+from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
+from kinmqtt_spi.values import Message
+
+LOGGED_AGAIN_AFTER_S: Final = 60.0
+"""The shortest time between two lines about one rule's failures."""
+
+MAX_MADE: Final = 10_000
+"""The most messages that rules make of one, those included that they make of their own."""
+
+MESSAGE_EVENT: Final = "message.publish"
+
+
+class LoopError(Exception):
+    """Rules have made too many messages of one."""
+
+
+class RunningRule:
+    """One rule with its counters."""
+
+    def __init__(self, name: str, settings: RuleSettings, context: Context) -> None:
+        """Raises ``ValueError`` for SQL with mistakes."""
+        self.name = name
+        self.checked: CheckedRule = check(settings.sql)
+        compiled = compile_rule(self.checked, name)
+        self._run = compiled.run
+        self._tally = compiled.tally
+        self.actions = tuple(action_of(each, self.checked) for each in settings.actions)
+        self._log = context.log
+        self._pace = Pace(context.clock, LOGGED_AGAIN_AFTER_S)
+        labels = {"rule": name}
+        metrics = context.metrics
+        self._matched = metrics.counter("rules.matched", "messages", labels)
+        self._passed = metrics.counter("rules.passed", "messages", labels)
+        self._failed = metrics.counter("rules.failed", "messages", labels)
+        self._mistyped = metrics.counter("rules.mistyped", "values", labels)
+        self.loops = metrics.counter("rules.loops", "messages", labels)
+
+    def rows(self, subject: Subject) -> Sequence[Any] | None:
+        """Return the rows of a subject; a failure is counted, and never raised."""
+        self._matched.value += 1
+        tally = self._tally
+        try:
+            rows = self._run(subject)
+        except Exception as error:
+            self.failed(error)
+            rows = None
+        if tally.mistyped:
+            self._mistyped.value += tally.mistyped
+            tally.mistyped = 0
+        return rows
+
+    def outcomes(self, subject: Subject) -> Iterator[tuple[Action, Message]]:
+        """Return what is to be done about a subject; failures are counted, and never raised."""
+        rows = self.rows(subject)
+        return iter(()) if not rows else self.made_of(rows, subject)
+
+    def made_of(self, rows: Sequence[Any], subject: Subject) -> Iterator[tuple[Action, Message]]:
+        """Return what is to be done about rows."""
+        self._passed.value += 1
+        for row in rows:
+            for action in self.actions:
+                try:
+                    message = action.message(row, subject)
+                except Exception as error:
+                    self.failed(error)
+                else:
+                    yield action, message
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure, and log it at most once a minute. The values of the message are not shown."""
+        self._failed.value += 1
+        more = self._pace.due()
+        if more is not None:
+            self._log.warn(
+                "rule {rule} failed: {error}{more}",
+                rule=self.name,
+                error=f"{type(error).__name__}: {error}",
+                more=f" ({more} more since the last such line)" if more else "",
+            )
+
+
+class Engine:
+    """Applies rules to messages. The payload of a message is decoded once for all of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._message: Message | None = None
+        self._subject: Any = None
+        self._depth = 0
+        """How many calls of taps are under way: a rule may publish what another one sees."""
+        self._made = 0
+        """How many messages rules have made because of the outermost one."""
+        self._is_muted = False
+        """Whether what is published now fires no rules."""
+
+    def handler(self, rule: RunningRule) -> TapHandler:
+        """Return what applies a rule to the messages that pass."""
+        rows_of = rule.rows
+
+        def see(message: Message) -> None:
+            if self._is_muted:
+                return
+            if message is not self._message:
+                self._message = message
+                self._subject = Subject(MESSAGE_EVENT, message, self._clock.now, self._context)
+            subject = self._subject
+            rows = rows_of(subject)
+            if rows:
+                self._act_on(rule, rows, subject)
+
+        return see
+
+    def _act_on(self, rule: RunningRule, rows: Sequence[Any], subject: Subject) -> None:
+        if not self._depth:
+            self._made = 0
+        self._depth += 1
+        try:
+            for action, made in rule.made_of(rows, subject):
+                self.act(rule, action, made)
+        finally:
+            self._depth -= 1
+
+    def act(self, rule: RunningRule, action: Action, message: Message) -> None:
+        """Carry out an action; a failure is counted."""
+        if not self._depth:
+            self._made = 0
+        self._made += 1
+        if self._made > MAX_MADE:
+            rule.loops.value += 1
+            rule.failed(LoopError(f"rules have made {MAX_MADE} messages of one"))
+            return
+        if action.sink is None and self._depth > MAX_NESTED:
+            rule.loops.value += 1  # the broker drops it, and says so
+        before = self._is_muted
+        self._is_muted = before or action.direct
+        try:
+            act(self._context, action, message)
+        except Exception as error:
+            rule.failed(error)
+        finally:
+            self._is_muted = before
