@@ -292,7 +292,7 @@ def test_event_kafka_acts_on_both_brokers(cluster: Cluster) -> None:
 
 
 @clusters("rules")
-def test_rules_act_on_both_brokers(cluster: Cluster) -> None:
+def test_rules_acts_on_both_brokers(cluster: Cluster) -> None:
     """A rule is applied by the broker that took a message, once, and its message comes from the other one, too."""
     for here, there in cluster.both_ways:
         with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"ruled{here}", V5, **cluster.who) as pub:
