@@ -34,7 +34,7 @@ sys.path += [str(ROOT / "tests" / "harness"), str(ROOT / "spi" / "tests" / "harn
 
 from brokers import Broker, Failed, found, start  # noqa: E402
 from load import Load  # noqa: E402
-from to_sink import compare, show  # noqa: E402
+from to_sink import add_options, compare, show  # noqa: E402
 
 from root_harness.kafka import Kafka  # noqa: E402
 
@@ -88,9 +88,7 @@ def part_rate(options: argparse.Namespace, load: Load, kafka: Kafka) -> dict[str
         settings = SETTINGS.format(address=kafka.address, filter="bench/#", topic=topic, bound=10_000)
         return start(found()[0], stack, keeps=keeps, settings=settings)
 
-    rows, figures = compare(
-        load, options.rounds, options.seconds, sink_broker, lambda keeps, sent: wait_for(kafka, f"rate-{keeps}", sent)
-    )
+    rows, figures = compare(load, options, sink_broker, lambda keeps, sent: wait_for(kafka, f"rate-{keeps}", sent))
     show(rows, "The goal is a ratio of 0.6 or more.")
     return figures
 
@@ -102,7 +100,7 @@ def part_stop(options: argparse.Namespace, load: Load, kafka: Kafka) -> dict[str
     p99: dict[str, list[float]] = {"runs": [], "stopped": []}
     with ExitStack() as stack:
         broker = start(found()[0], stack, keeps="commit", settings=settings)
-        load.run(broker, OTHERS.format(rate=options.rate), 1.0)
+        load.run(broker, OTHERS.format(rate=options.others), 1.0)
         sent = 0
         for number in range(options.rounds):
             turns = ("runs", "stopped") if number % 2 else ("stopped", "runs")
@@ -135,9 +133,9 @@ def part_stop(options: argparse.Namespace, load: Load, kafka: Kafka) -> dict[str
 
 def both(broker: Broker, load: Load, options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Run clients with a sink and clients without one at a time; returns what the others measured, and how many."""
-    command = [*load.command(broker), "-d", str(options.stopped), *TO_SINK.format(rate=options.rate // 2).split()]
+    command = [*load.command(broker), "-d", str(options.stopped), *TO_SINK.format(rate=options.others // 2).split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        row = load.run(broker, OTHERS.format(rate=options.rate), options.stopped)
+        row = load.run(broker, OTHERS.format(rate=options.others), options.stopped)
         said, _ = process.communicate(timeout=60)
     return row, int(json.loads(said)["published"])
 
@@ -149,10 +147,9 @@ def main() -> int:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is named")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="that a measurement of the rate lasts")
+    add_options(parser)
     parser.add_argument("--stopped", type=float, default=30.0, help="how many seconds Kafka is stopped")
-    parser.add_argument("--rate", type=int, default=1000, help="messages a second of clients without a sink")
+    parser.add_argument("--others", type=int, default=1000, help="messages a second of clients without a sink")
     parser.add_argument("--json", type=Path, help="write every figure there")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)

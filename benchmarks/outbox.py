@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures an outbox with a sink that does nothing, and prints a table in Markdown.
 
-    python benchmarks/outbox.py [--rounds N] [--seconds S] [--json FILE]
+    python benchmarks/outbox.py [--rounds N] [--seconds S] [--rate N] [--json FILE]
 
 QoS 1 to the sink ÷ QoS 1 to one subscriber with a persistent session: in messages a second that publishers get
 acknowledged, and in CPU time of the broker for a message.
@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "core" / "tests" / "harness"))
 
 from brokers import Broker, Failed, found, start  # noqa: E402
 from load import Load  # noqa: E402
-from to_sink import compare, show  # noqa: E402
+from to_sink import add_options, compare, show  # noqa: E402
 
 from core_harness.plugin_on_path import plugin_on_path  # noqa: E402
 
@@ -32,8 +32,7 @@ SETTINGS = '[plugins]\nonly = ["embedded", "null_sink"]\n'
 def main() -> int:
     """Measure it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="that a measurement lasts")
+    add_options(parser)
     parser.add_argument("--json", type=Path, help="write every figure there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outbox-") as folder:
@@ -44,7 +43,7 @@ def main() -> int:
 
         try:
             print(f"{os.cpu_count()} processors, kinmqtt {found()[0].version}\n")
-            rows, figures = compare(Load(), options.rounds, options.seconds, sink_broker)
+            rows, figures = compare(Load(), options, sink_broker)
         except Failed as error:
             print(f"outbox.py: {error}", file=sys.stderr)
             return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,11 +11,9 @@ from typing import Any, Final
 from brokers import Broker, found, start
 from load import Load
 
-LOADS: Final = {
-    "as fast as it goes": "-P 4 -S {subscribers} -T 4 -q 1 -s 100 -w 200 -v 5",
-    "20,000 messages/s": "-P 4 -S {subscribers} -T 4 -q 1 -s 100 -r 20000",
-}
-"""By what a row of the table says: four publishers of 100 bytes, QoS 1."""
+FAST: Final = "-P 4 -S {subscribers} -T 4 -q 1 -s 100 -w 200 -v 5"
+PACED: Final = "-P 4 -S {subscribers} -T 4 -q 1 -s 100 -r {rate}"
+"""Four publishers of 100 bytes, QoS 1: as fast as it goes, and at a rate."""
 
 HEADINGS: Final = (
     "stored",
@@ -28,30 +27,42 @@ HEADINGS: Final = (
 )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is compared."""
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="that a measurement lasts")
+    parser.add_argument("--stored", default="memory,commit", help="where the state is: memory, commit or both")
+    parser.add_argument("--rate", type=int, default=20_000, help="messages a second where both have the same load")
+
+
 def compare(
     load: Load,
-    rounds: int,
-    seconds: float,
+    options: argparse.Namespace,
     sink_broker: Callable[[ExitStack, str], Broker],
     settle: Callable[[str, int], None] = lambda keeps, sent: None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure both in turns; returns the rows of a table, and all figures.
 
-    ``sink_broker`` starts the broker with the sink, which keeps its state in ``memory`` or commits it.
+    ``options`` are those of :func:`add_options`. ``sink_broker`` starts the broker with the sink, which keeps its
+    state in ``memory`` or commits it.
     ``settle`` waits until the sink has got so many messages: the CPU time of a message is that until then.
     """
+    rounds, seconds, rate = options.rounds, options.seconds, options.rate
+    loads = {"as fast as it goes": FAST, f"{rate:,} messages/s": PACED}
     rows: list[str] = []
     figures: dict[str, Any] = {}
-    for keeps in ("memory", "commit"):
+    for keeps in options.stored.split(","):
         with ExitStack() as stack:
             sink, subscriber = sink_broker(stack, keeps), start(found()[0], stack, keeps=keeps)
             sent = 0
-            for text, arguments in LOADS.items():
+            for text, arguments in loads.items():
                 measured: dict[str, list[tuple[float, float]]] = {"sink": [], "subscriber": []}
                 for number in range(rounds + 1):
                     for name, broker, count in (("sink", sink, 0), ("subscriber", subscriber, 1)):
                         before = broker.cpu_s
-                        row = load.run(broker, arguments.format(subscribers=count) + " -c -n" * count, seconds)
+                        row = load.run(
+                            broker, arguments.format(subscribers=count, rate=rate) + " -c -n" * count, seconds
+                        )
                         if name == "sink":
                             sent += row["published"]
                             settle(keeps, sent)

@@ -87,6 +87,18 @@ def test_the_cost_of_rules_is_measured() -> None:
     ]
 
 
+def test_an_outbox_is_measured_beside_a_subscriber() -> None:
+    """A row for each load."""
+    quick = ["--stored", "memory", "--rounds", "1", "--seconds", "0.1", "--rate", "500"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "outbox.py"), *quick]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CLUSTER_LIMIT_S, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split(" | ")[:2] for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [["| memory", "as fast as it goes"], ["| memory", "500 messages/s"]]
+
+
 def test_the_time_until_a_dead_node_is_noticed_is_measured(tmp_path: Path) -> None:
     """A quick run has a row for each size, its goal is met, and each figure is in the JSON file."""
     figures = tmp_path / "figures.json"
