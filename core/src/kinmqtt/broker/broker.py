@@ -27,13 +27,13 @@ from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.outboxes.table import Outboxes
-from kinmqtt.broker.outboxes.tap import PluginTap
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.retained_sync.sync import RetainedSync
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.routing.acknowledged import publish_acknowledged
 from kinmqtt.broker.routing.due import DuePublisher
+from kinmqtt.broker.routing.plugin_tap import PluginTap
 from kinmqtt.broker.routing.publisher import MessagePublisher
 from kinmqtt.broker.routing.resender import Resender
 from kinmqtt.broker.routing.retained import Retained

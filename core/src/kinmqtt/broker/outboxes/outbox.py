@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
+from kinmqtt.broker.message.filters import checked_filters
 from kinmqtt.broker.message.names import check_made_message
-from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.outboxes.filters import checked_filters
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
 from kinmqtt_spi.services.outbox import (

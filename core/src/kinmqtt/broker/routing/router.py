@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.forwarding.announcer import Announcer
-from kinmqtt.broker.forwarding.forwarder import Forwarder, ticket_of
+from kinmqtt.broker.forwarding.forwarder import Forwarder
 from kinmqtt.broker.forwarding.node_link import LinkRoute, NodeLink
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
 from kinmqtt.broker.routing.election import Election

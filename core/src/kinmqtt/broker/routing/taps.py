@@ -10,9 +10,8 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.filter_table import FilterTable
-from kinmqtt.broker.forwarding.forwarder import ticket_of
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.filter_table import FilterTable
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
