@@ -331,10 +331,11 @@ class IncomingPublish(PublishAnswer):
             session.incoming.open(packet.packet_id)
         # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with
         # the same identifier.
+        publication.is_identified = packet.qos == 2 and session.persistent
         routed = connection.services.publisher.take(
             publication,
             fanout,
-            after_commit=packet.qos == 2 and session.persistent,
+            after_commit=publication.is_identified,
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):

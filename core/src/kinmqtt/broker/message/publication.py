@@ -46,6 +46,7 @@ class Publication:
         "expires_at",
         "frame_version",
         "in_flight",
+        "is_identified",
         "packet_bytes",
         "publish",
         "publisher",
@@ -73,6 +74,8 @@ class Publication:
         """The number of connected clients to which it is in flight."""
         self.depth = 0
         """How many taps have published a message because of another, up to this one."""
+        self.is_identified = False
+        """Whether it is a client's QoS 2 message whose packet identifier is stored with its commit."""
         self.epoch = 0
         """The epoch of the session of the client that has sent it here; 0 if it comes from elsewhere."""
         self.ticket: Ticket | None = None

@@ -201,7 +201,7 @@ class Router:
             runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not after_commit:
             return run(self._route_in_slices(publication, fanout, connection))
-        if after_commit and connection is not None and not fanout.is_empty and not self._forwarder.is_alone:
+        if publication.is_identified and not fanout.is_empty and not self._forwarder.is_alone:
             return self._route_identified(publication)
         return self._route_at_once(publication, fanout, after_commit, connection)
 
