@@ -147,7 +147,7 @@ def start(
     stack: ExitStack,
     doors: tuple[str, ...] = ("tcp",),
     keeps: str = "memory",
-    path: Path | None = None,
+    path: Path | str | None = None,
     wait: bool = True,
     settings: str = "",
 ) -> Broker:

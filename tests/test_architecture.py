@@ -30,6 +30,7 @@ ORDER = (
         "kinmqtt.broker.accounts",
         "kinmqtt.broker.allocator",
         "kinmqtt.broker.buffers",
+        "kinmqtt.broker.filter_table",
         "kinmqtt.broker.keepalive",
         "kinmqtt.broker.limiting",
         "kinmqtt.broker.locks",

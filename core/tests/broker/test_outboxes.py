@@ -314,6 +314,14 @@ def test_filters_that_an_outbox_cannot_have_are_refused(filters: list[str]) -> N
         house.shipper.outbox.subscribe(filters)
 
 
+def test_a_name_of_a_sinks_parked_messages_is_refused() -> None:
+    """A sink and `kinmqtt outbox` know them by it."""
+    house = House()
+
+    with pytest.raises(ValueError, match="parked"):
+        house.broker.assembly.contexts["shipper"].outbox("orders.parked")
+
+
 def test_the_filters_of_an_outbox_can_be_changed() -> None:
     """What is in it stays."""
     house = House()

@@ -14,12 +14,14 @@ from kinmqtt.broker.routing.fanout import MANY
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Pubcomp, Pubrec
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.bridge import SendSettings, SinkPlan
 from kinmqtt_spi.services.outbox import Accepted, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.tap import MAX_NESTED, Tap
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Client, Message, Subscription
 
 
 class Tapper:
@@ -406,3 +408,120 @@ def test_a_tap_can_not_do_what_takes_longer() -> None:
     tapper.taken.close()
     tapper.context.publish(Message("a/b", b"2", 1), in_place_of="key")
     tapper.context.publish_acknowledged([Message("a/b", b"3", 1)])
+
+
+def test_what_a_tap_publishes_has_an_id_of_its_own() -> None:
+    """Also if it is made with `replace`, as the documentation does; its expiry stays."""
+    tapper = Tapper()
+    sinks = Sinks()
+    tapper.act = lambda message: tapper.context.publish(message.replace(topic="alarms", qos=1))
+    broker = house(tapper, sinks=sinks)
+    alarms: list[Message] = []
+    tapper.context.tap(["alarms"], alarms.append)
+    broker.connect("p", V5).publish("a/b", b"1", qos=1, properties=Properties(message_expiry_interval=60))
+    broker.settle()
+    broker.advance(5)
+
+    [seen], [alarm] = tapper.seen, alarms
+    assert alarm.id != seen.id
+    assert (alarm.received_at, alarm.expires_at) == (seen.received_at, seen.expires_at)
+    assert seen.expires_at is not None
+
+
+@pytest.mark.parametrize(("changes", "is_same"), [({}, True), ({"qos": 0}, True), ({"payload": b"2"}, False)])
+def test_what_a_tap_puts_into_a_sink_has_the_id_of_the_message_that_it_saw_if_it_is_that_message(
+    changes: dict[str, Any], is_same: bool
+) -> None:
+    """Consumers remove repetitions by it: two parts of a message must not have one id."""
+    sinks, tapper = Sinks(), Tapper()
+    tapper.act = lambda message: tapper.context.put("sinks:out", message.replace(**changes))
+    broker = house(tapper, sinks=sinks)
+    publish(broker, b"1")
+    broker.advance(1)
+
+    [item] = sinks.sink.taken
+    assert (item.message.id == tapper.seen[0].id) is is_same
+
+
+def test_a_queue_that_refuses_what_a_tap_publishes_refuses_its_publisher() -> None:
+    """As a queue does that refuses the message itself."""
+    tapper = Tapper()
+    tapper.republish("derived")
+    broker = BrokerHarness(plugins={"tapper": tapper}, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
+    broker.connect("away", V5, expiry_s=60).subscribe("derived", qos=1).drop()
+    broker.settle()
+
+    assert reasons(publish(broker, b"1", b"2")) == [ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED]
+
+
+def test_a_queue_that_refuses_what_a_tap_publishes_in_slices_refuses_its_publisher() -> None:
+    """Also if that takes longer than the turn of the message."""
+    tapper = Tapper()
+    tapper.republish("derived")
+    broker = BrokerHarness(plugins={"tapper": tapper}, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
+    for number in range(MANY + 2):
+        broker.connect(f"s{number}", V5).subscribe("derived", qos=1)
+    broker.connect("away", V5, expiry_s=60).subscribe("derived", qos=1).drop()
+    broker.settle()
+
+    assert reasons(publish(broker, b"1")) == [ReasonCode.SUCCESS]
+    assert reasons(publish(broker, b"2")) == [ReasonCode.QUOTA_EXCEEDED]
+
+
+def test_a_limit_on_retained_messages_refuses_the_publisher_of_what_a_tap_would_retain() -> None:
+    """Nothing is acknowledged that is lost in part."""
+    tapper = Tapper()
+    tapper.act = lambda message: tapper.context.publish(Message(message.payload.decode(), b"x", 1, True))
+    broker = BrokerHarness(plugins={"tapper": tapper}, max_retained_messages=1)
+
+    assert reasons(publish(broker, b"d1", b"d2")) == [ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED]
+
+
+class Other:
+    """Another plugin, whose hook on deliveries publishes and puts messages of its own."""
+
+    def __init__(self) -> None:
+        self.answers: list[Accepted] = []
+        self.context: Context
+
+    @hookimpl
+    def start(self, context: Context) -> None:
+        self.context = context
+
+    @hookimpl
+    def delivering(self, client: Client, message: Message, subscription: Subscription) -> None:
+        if message.topic == "derived":
+            self.context.publish(Message("own", b"x", 1), in_place_of="key")
+            self.answers.append(self.context.put("sinks:out", Message("own", b"x", 1)))
+
+
+def test_hooks_of_other_plugins_during_the_call_of_a_tap_are_no_part_of_it() -> None:
+    """A full sink refuses what they put in, and not the message that the tap sees; they may publish for later."""
+    sinks, tapper, other = Sinks(hangs=True, max_messages=1, window=1, when_full=WhenFull.REFUSE), Tapper(), Other()
+    tapper.republish("derived")
+    broker = house(tapper, sinks=sinks, other=other)
+    broker.connect("s", V5).subscribe("derived", qos=1)
+    client = publish(broker, b"1", b"2", b"3")
+
+    assert other.answers == [Accepted.ACCEPTED] * 2 + [Accepted.REFUSED]
+    assert reasons(client) == [ReasonCode.SUCCESS] * 3
+    assert broker.assembly.metrics.sum("plugin.failures") == 0
+
+
+@pytest.mark.parametrize(
+    ("when_full", "reason"),
+    [(WhenFull.DROP_OLDEST, ReasonCode.SUCCESS), (WhenFull.PAUSE, ReasonCode.QUOTA_EXCEEDED)],
+)
+def test_an_outbox_that_is_not_open_refuses_the_publisher_unless_it_may_drop_messages(
+    when_full: WhenFull, reason: ReasonCode
+) -> None:
+    """Its settings say what a message is worth."""
+    tapper = Tapper()
+    broker = house(tapper)
+    outbox = tapper.context.outbox("late", OutboxSettings(when_full=when_full))
+    broker.settle()
+    outbox.discard()
+    broker.settle()
+    tapper.act = outbox.put
+
+    assert reasons(publish(broker, b"1")) == [reason]

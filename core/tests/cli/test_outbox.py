@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from base64 import b64decode
@@ -21,6 +22,7 @@ from core_harness.file_sink import Line, installed, lines_in
 from core_harness.wire import wire
 from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.cli.main import main
+from kinmqtt.cli.outbox.stores import OutboxStores
 from kinmqtt.mqtt.packets import Puback
 from spi_harness.processes import environment, wait_until
 
@@ -266,6 +268,47 @@ def test_an_export_can_be_imported_and_is_sent_from_there(site: Site, tmp_path: 
     assert payloads(other.lines) == list(WAITING)
     assert (site.counts(), len(site.lines)) == ((2, 3), before)
     assert f"{file} is there already" in refusal(site.outbox("export", "lines", "--to", str(file)))
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_an_export_that_fails_leaves_no_file(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Neither the file nor a part of it, whatever failed; an error of the store is not told as one of the file."""
+    file = site.folder / "out.jsonl"
+
+    async def waiting(self: OutboxStores, client_id: str, after: int) -> None:
+        """Fail when lines are written already."""
+        assert [each.name for each in site.folder.glob("out*")] == ["out.jsonl.partial"]
+        raise error
+
+    monkeypatch.setattr(OutboxStores, "waiting", waiting)
+    with pytest.raises(type(error)):
+        site.outbox("export", "lines", "--to", str(file))
+
+    assert list(site.folder.glob("out*")) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
+def test_an_export_that_can_not_be_written_leaves_no_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names the file, and not a store."""
+    file = site.folder / "out.jsonl"
+    opened = os.open
+    flags = os.O_WRONLY
+
+    def full(path: Any, *arguments: Any) -> int:
+        """Open the file, and return a full disk."""
+        if not str(path).endswith(".partial"):
+            return opened(path, *arguments)
+        os.close(opened(path, *arguments))
+        return opened("/dev/full", flags)
+
+    monkeypatch.setattr("kinmqtt.cli.outbox.actions.os.open", full)
+
+    assert refusal(site.outbox("export", "lines", "--to", str(file))) == (
+        f"--to: {file} can't be written to: No space left on device"
+    )
+    assert list(site.folder.glob("out*")) == []
 
 
 def test_parked_messages_are_exported_with_their_reason(site: Site) -> None:

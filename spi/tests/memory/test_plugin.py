@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinmqtt_spi.memory.outbox import MemoryOutbox
-from kinmqtt_spi.memory.plugin import BareContext, RecordingLog, TurnableClock
+from kinmqtt_spi.memory.plugin import NO_ID, BareContext, RecordingLog, TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Scope
 from kinmqtt_spi.services.outbox import Accepted, OutboxSettings
@@ -191,6 +191,17 @@ def test_what_is_published_for_a_client_is_authorized() -> None:
     assert [message.topic for message in context.published] == ["open"]
     assert [message.topic for message in context.denied] == ["secret"]
     assert context.values == {}
+
+
+def test_what_a_tap_publishes_has_an_id_of_its_own() -> None:
+    """As with a broker, also if it is made of the message that the tap sees."""
+    context = BareContext()
+    seen: list[Message] = []
+    context.tap(["a/+"], seen.append)
+    context.tap(["a/+"], lambda message: context.publish(message.replace(topic="alarms")))
+    context.route(Message("a/b"))
+
+    assert context.published[0].id not in {seen[0].id, NO_ID}
 
 
 def test_taps_see_what_is_routed_and_published_at_most_eight_deep() -> None:

@@ -27,13 +27,13 @@ from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.outboxes.table import Outboxes
-from kinmqtt.broker.outboxes.tap import PluginTap
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.retained_sync.sync import RetainedSync
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.routing.acknowledged import publish_acknowledged
 from kinmqtt.broker.routing.due import DuePublisher
+from kinmqtt.broker.routing.plugin_tap import PluginTap
 from kinmqtt.broker.routing.publisher import MessagePublisher
 from kinmqtt.broker.routing.resender import Resender
 from kinmqtt.broker.routing.retained import Retained
@@ -224,9 +224,9 @@ class Broker:
 
     # For plugins
 
-    def publish(self, message: Message) -> None:
-        """Publish a message of the broker's own."""
-        routed = self.publisher.publish(message)
+    def publish(self, message: Message, by: str = "") -> None:
+        """Publish a message of a plugin (``by``), or of the broker's own."""
+        routed = self.publisher.publish(message, by)
         if isinstance(routed, Awaitable):
             as_deferred(routed).addErrback(
                 lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
@@ -238,13 +238,14 @@ class Broker:
         along: Callable[[], None],
         pending: Callable[[], Awaitable[bool]] | None,
         client: Client | None = None,
+        by: str = "",
     ) -> None:
         """Publish in one transaction with the writes of ``along``; retry until it is committed.
 
         ``pending`` returns whether it is still to be done: a store that failed late may have committed it. With a
         ``client``, the publisher, authorizers are asked whether that client may publish the message now.
         """
-        self.router.taps.refuse_within("publish with in_place_of or on_behalf_of")
+        self.router.taps.refuse_within(by, "publish with in_place_of or on_behalf_of")
         check_message(message)
         run(self._publish_restored(message, along, pending, client)).addErrback(
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
@@ -283,31 +284,37 @@ class Broker:
         batch.after_commit.append(committed)
         batch.on_commit_failed.append(lambda reason: failed())
 
-    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
-        """Deliver a message to one session, whatever its subscriptions."""
-        return self.calls.deliver(client_id, message)
+    def deliver(self, client_id: str, message: Message, by: str = "") -> Maybe[DeliveryResult]:
+        """Deliver a message of a plugin to one session, whatever its subscriptions.
+
+        In the call of that plugin's tap, the publisher of the message that the tap sees waits for it.
+        """
+        tapped = self.router.taps.seen_by(by)
+        if tapped is None:
+            return self.calls.deliver(client_id, message)
+        return self.calls.deliver(client_id, self.publisher.renewed(message), tapped.ticket)
 
     def retained_page(self, filter: str, cursor: object) -> Maybe[RetainPage]:
         """Return a page of the retained messages that match a filter, for a plugin."""
         check_filter(filter)
         return self.retained.page(filter, cursor)
 
-    def publish_acknowledged(self, messages: Sequence[Message]) -> Deferred[None]:
+    def publish_acknowledged(self, messages: Sequence[Message], by: str = "") -> Deferred[None]:
         """Publish as a client that waits for PUBACK."""
-        self.router.taps.refuse_within("publish_acknowledged")
+        self.router.taps.refuse_within(by, "publish_acknowledged")
         return run(self._publish_acknowledged(messages))
 
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Returns a new outbox of a plugin."""
-        return self.outboxes.declare(plugin, name, settings, filters)
+        return self.outboxes.declare_own(plugin, name, settings, filters)
 
     def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
         """Open a tap of a plugin."""
         return PluginTap(self.runtime, self.router, plugin, filters, handler)
 
-    def put(self, sink: str, message: Message) -> Accepted:
-        """Put a message into the outbox of a sink, named `plugin:name`."""
-        return self.bridging.outbox_of(sink).put(message)
+    def put(self, sink: str, message: Message, by: str = "") -> Accepted:
+        """Put a message of a plugin (``by``) into the outbox of a sink, named `plugin:name`."""
+        return self.outboxes.put(self.bridging.outbox_of(sink), message, by)
 
     def sink_names(self) -> Sequence[str]:
         """Return the names of all sinks."""

@@ -29,8 +29,8 @@ class BrokerApi(Protocol):
     def events(self) -> EventFeed:
         """The feed of client events."""
 
-    def publish(self, message: Message) -> None:
-        """Publish a message from the broker itself."""
+    def publish(self, message: Message, by: str = "") -> None:
+        """Publish a message of a plugin (``by``), or of the broker itself."""
 
     def publish_until_committed(
         self,
@@ -38,11 +38,12 @@ class BrokerApi(Protocol):
         along: Callable[[], None],
         pending: Callable[[], Awaitable[bool]] | None,
         client: Client | None = None,
+        by: str = "",
     ) -> None:
         """Publish in one transaction with the writes of ``along``; retry until it is committed."""
 
-    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
-        """Deliver a message to one session, whatever it has subscribed to."""
+    def deliver(self, client_id: str, message: Message, by: str = "") -> Maybe[DeliveryResult]:
+        """Deliver a message of a plugin to one session, whatever it has subscribed to."""
 
     def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Persist a plugin's value, or remove it, with this turn's writes."""
@@ -67,7 +68,7 @@ class BrokerApi(Protocol):
     def retained_page(self, filter: str, cursor: object) -> Maybe[RetainPage]:
         """Return a page of the retained messages that match a filter."""
 
-    def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
+    def publish_acknowledged(self, messages: Sequence[Message], by: str = "") -> Awaitable[None]:
         """Publish messages as a client does that waits for PUBACK."""
 
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
@@ -76,8 +77,8 @@ class BrokerApi(Protocol):
     def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
         """Open a tap of a plugin."""
 
-    def put(self, sink: str, message: Message) -> Accepted:
-        """Put a message into the outbox of a sink."""
+    def put(self, sink: str, message: Message, by: str = "") -> Accepted:
+        """Put a message of a plugin into the outbox of a sink."""
 
     def sink_names(self) -> Sequence[str]:
         """Return the names of all sinks."""
@@ -164,15 +165,16 @@ class PluginContext(Context):
                 lambda: broker.persist_value(self.name, key, None),
                 lambda: broker.has_value(self.name, key),
                 on_behalf_of,
+                self.name,
             )
         elif on_behalf_of is not None:
-            broker.publish_until_committed(message, lambda: None, None, on_behalf_of)
+            broker.publish_until_committed(message, lambda: None, None, on_behalf_of, self.name)
         else:
-            broker.publish(message)
+            broker.publish(message, self.name)
 
     def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
-        return self._assembled.deliver(client_id, message)
+        return self._assembled.deliver(client_id, message, self.name)
 
     def persist(
         self,
@@ -229,7 +231,7 @@ class PluginContext(Context):
 
     def publish_acknowledged(self, messages: Sequence[Message]) -> Awaitable[None]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish_acknowledged`."""
-        return self._assembled.publish_acknowledged(messages)
+        return self._assembled.publish_acknowledged(messages, self.name)
 
     def outbox(self, name: str, settings: OutboxSettings = DEFAULT_OUTBOX, filters: Sequence[str] = ()) -> Outbox:
         """See :meth:`kinmqtt_spi.services.plugin.Context.outbox`."""
@@ -241,7 +243,7 @@ class PluginContext(Context):
 
     def put(self, sink: str, message: Message) -> Accepted:
         """See :meth:`kinmqtt_spi.services.plugin.Context.put`."""
-        return self._assembled.put(sink, message)
+        return self._assembled.put(sink, message, self.name)
 
     def sink_names(self) -> Sequence[str]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.sink_names`."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt.broker.forwarding.filter_table import FilterTable
+from kinmqtt.broker.filter_table import FilterTable
 from kinmqtt.broker.forwarding.route_table import RouteTable
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.cluster import MAX_OTHER_NODES, RouteChange

@@ -28,6 +28,9 @@ T = TypeVar("T")
 NODE: Final = NodeIdentity("node-1", 1)
 """The default node of a context."""
 
+NO_ID: Final = MessageId(0, 0)
+"""What stands for a missing id."""
+
 _RUNAWAY: Final = 1_000_000
 """The number of calls in one :meth:`TurnableClock.advance` that indicates timers arming each other without delay."""
 
@@ -233,7 +236,8 @@ class BareContext(Context):
         if in_place_of is not None or on_behalf_of is not None:
             self._must_not_be_tapping("publish with in_place_of or on_behalf_of")
         if on_behalf_of is None or self.authorize(_publishing(on_behalf_of, message)).allowed:
-            received = self._received(message)
+            # As with a broker, what a tap publishes is another message.
+            received = self._received(evolve(message, id=NO_ID) if self._depth else message)
             if self._depth > MAX_NESTED:
                 self.too_deep.append(received)
                 return
@@ -332,7 +336,7 @@ class BareContext(Context):
 
     def _received(self, message: Message) -> Message:
         message_id = message.id
-        if message_id == MessageId(0, 0):
+        if message_id == NO_ID:
             self._minted += 1
             message_id = MessageId(self.node.uid, self._minted)
         received_at = message.received_at or self.clock.now()

@@ -90,7 +90,7 @@ class Accepted(Enum):
     DROPPED = "dropped"
     """The outbox is full and drops the newest message, or the message is expired."""
     REFUSED = "refused"
-    """The outbox is full: nobody may be told that the message was accepted."""
+    """The outbox is full or not open: nobody may be told that the message was accepted."""
 
 
 @frozen(slots=True)
@@ -130,6 +130,10 @@ class Outbox(ABC):
     @abstractmethod
     def put(self, message: Message) -> Accepted:
         """Put a message in, whatever the filters; it is committed with this turn's writes.
+
+        If another node claims the outbox meanwhile, the message is in none. In the call of a tap the publisher of the
+        message that the tap sees is then not acknowledged, and sends it again. Otherwise the message is put in again
+        once the outbox is back; until then it is in memory only.
 
         Raises ``ValueError`` for a message that no PUBLISH can carry.
         """

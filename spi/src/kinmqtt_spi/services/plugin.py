@@ -252,7 +252,8 @@ class Context(ABC):
         Available from ``start`` on. The outbox opens when the broker has restored its sessions, before a listener
         opens, and its consumer is called from then on; until then ``put`` answers REFUSED. Messages of an earlier
         process are there if ``name`` is the same; letters, digits, ``-``, ``_`` and ``.`` make a name. Raises
-        ``ValueError`` for an invalid name or filter, and for a name that is in use.
+        ``ValueError`` for an invalid name or filter, for a name that is in use, and for one that ends with
+        ``.parked``, as the outboxes of sinks' parked messages do.
         """
 
     @abstractmethod
@@ -261,8 +262,9 @@ class Context(ABC):
 
         What it publishes with :meth:`publish`, puts in with :meth:`put` or an outbox's ``put``, delivers or persists
         is committed with the message, and the publisher is acknowledged after that: where an outbox pauses or
-        refuses, the message's publisher is paused or refused. Messages published within a tap nest at most
-        :data:`~kinmqtt_spi.services.tap.MAX_NESTED` deep. A tap counts as a subscriber. Within its call
+        refuses, or a queue refuses what it publishes, the message's publisher is paused or refused. That holds for
+        calls of this plugin, and not for those of other plugins' hooks meanwhile. Messages published within a tap
+        nest at most :data:`~kinmqtt_spi.services.tap.MAX_NESTED` deep. A tap counts as a subscriber. Within its call
         :meth:`publish_acknowledged`, and :meth:`publish` with ``in_place_of`` or ``on_behalf_of``, raise
         ``RuntimeError``.
 

@@ -1,8 +1,12 @@
 """Tap: a plugin sees messages while the broker routes them, before their publishers are acknowledged.
 
-A tap is called for each message that its filters match, once, after the message is delivered to the subscribers of
-its topic. What the call publishes, puts into an outbox or persists is committed in the same transaction as the
+A tap is called for each message that its filters match, once, in the turn in which the message is routed to the
+subscribers of its topic. What the call publishes, puts into an outbox, delivers or persists is committed with the
 message, and its publisher's PUBACK waits for that. Topics that no tap matches pay nothing.
+
+What the call publishes or delivers gets a message id of its own, even if it was made with
+:meth:`~kinmqtt_spi.values.Message.replace`: nodes and consumers remove repetitions by the id. What it puts into an
+outbox keeps the id if its topic, payload and properties are those of the message.
 
 A tap sees a message on the node that received it from its publisher, and on no other. It does not see what is
 published below ``$SYS``, and no retained message because of a new tap.
@@ -20,7 +24,8 @@ MAX_NESTED: Final = 8
 """How deep messages that taps publish may nest: a message beyond that is dropped, and counted."""
 
 TapHandler: TypeAlias = Callable[[Message], object]
-"""Called with each message, in the reactor thread. It answers at once; what it returns is ignored.
+"""Called with each message, in the reactor thread. It answers at once: an awaitable that it returns is a failure, and
+never awaited. Anything else that it returns is ignored.
 
 If it raises, that is counted and logged, and the message goes on; what was published or put in before stays.
 """

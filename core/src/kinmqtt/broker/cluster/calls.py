@@ -19,6 +19,7 @@ from kinmqtt_spi.values import Maybe, Message, NodeIdentity
 if TYPE_CHECKING:
     from kinmqtt.broker.forwarding.forwarder import Forwarder
     from kinmqtt.broker.forwarding.node_link import NodeLink
+    from kinmqtt.broker.message.ticket import Ticket
     from kinmqtt.broker.ownership.sessions import Sessions
     from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
@@ -71,11 +72,29 @@ class Calls:
 
     # Messages for one client
 
-    def deliver(self, client_id: str, message: Message) -> Maybe[DeliveryResult]:
-        """Deliver a message to one session, whatever its subscriptions, on the node that has it."""
+    def deliver(self, client_id: str, message: Message, ticket: Ticket | None = None) -> Maybe[DeliveryResult]:
+        """Deliver a message to one session, whatever its subscriptions, on the node that has it.
+
+        Where another node has it, ``ticket`` waits for its answer.
+        """
         result = self._deliver_here(client_id, message)
-        if result is DeliveryResult.NO_SESSION and not self._forwarder.is_alone:
+        if result is not DeliveryResult.NO_SESSION or self._forwarder.is_alone:
+            return result
+        if ticket is None:
             return run(self._deliver_elsewhere(client_id, message))
+        ticket.expect()
+        return run(self._deliver_and_settle(client_id, message, ticket))
+
+    async def _deliver_and_settle(self, client_id: str, message: Message, ticket: Ticket) -> DeliveryResult:
+        try:
+            result = await self._deliver_elsewhere(client_id, message)
+            await self._runtime.turn.committed()  # The session may be here by now.
+        except BaseException as error:
+            reason = getattr(error, "reason", None)
+            ticket.failure = reason if isinstance(reason, ReasonCode) else ReasonCode.SERVER_UNAVAILABLE
+            raise
+        finally:
+            ticket.settle()
         return result
 
     def _deliver_here(self, client_id: str, message: Message) -> DeliveryResult:

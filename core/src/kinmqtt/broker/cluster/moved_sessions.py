@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.settled import settled
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt_spi.values import Maybe, Message, NodeIdentity

@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for other nodes, and those behind them: they are sent in order (MQTT-4.6.0-2)."""
+"""Acknowledgements that wait for tickets, and those behind them: they are sent in order (MQTT-4.6.0-2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HeldAcknowledgement:
         self.ticket = ticket
         """What it waits for; ``None`` if only for those before it."""
         self.is_slow = False
-        """Whether it waits for a node whose link had no credit."""
+        """Whether it waits for a node whose link had no credit, or for a full outbox."""
 
     def release(self) -> None:
         """Acknowledge the message, with the writes of the current turn."""
@@ -29,7 +29,7 @@ class HeldAcknowledgements:
     def __init__(self) -> None:
         self._entries: list[HeldAcknowledgement] = []
         self.slow = 0
-        """The number of those that wait for a node whose link had no credit."""
+        """The number of those that wait for a node whose link had no credit, or for a full outbox."""
 
     def __len__(self) -> int:
         return len(self._entries)

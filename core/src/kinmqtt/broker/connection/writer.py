@@ -59,7 +59,7 @@ class Writer(Reader, TicketOwner):
         self.unacknowledged = 0
         """QoS 1 and 2 messages received and not acknowledged."""
         self.held: HeldAcknowledgements | None = None
-        """Acknowledgements that wait for other nodes' answers; ``None`` if there are none."""
+        """Acknowledgements that wait for tickets; ``None`` if there are none."""
         self._congestion_timer: Timer | None = None
         """Disconnects a client that stays congested."""
 
@@ -84,7 +84,7 @@ class Writer(Reader, TicketOwner):
         return True
 
     def acknowledge(self, packet: bytes, completes: bool) -> None:
-        """Acknowledge a message when this turn's writes are committed, behind those that wait for other nodes.
+        """Acknowledge a message when this turn's writes are committed, behind those that wait for tickets.
 
         ``completes`` as in :meth:`kinmqtt.broker.turn.turn.Turn.acknowledge`.
         """
@@ -94,10 +94,10 @@ class Writer(Reader, TicketOwner):
             self.held.add(HeldPacket(self, packet, completes))
 
     def hold_acknowledgement(self, acknowledgement: HeldAcknowledgement, ticket: Ticket) -> None:
-        """Release an acknowledgement when other nodes have answered and all earlier messages are acknowledged.
+        """Release an acknowledgement when its ticket is settled and all earlier messages are acknowledged.
 
         Reading stops while too many are held, or one waits for a node whose link has no credit: MQTT 3 has no
-        receive maximum, and other nodes may be slow.
+        receive maximum, and other nodes and outboxes may be slow.
         """
         held = self.held
         if held is None:
@@ -113,7 +113,7 @@ class Writer(Reader, TicketOwner):
             self.gate.shut(FORWARDING)
 
     def release_held(self) -> None:
-        """Acknowledge what other nodes have answered, in order."""
+        """Acknowledge the messages that wait for nothing any more, in order."""
         held = self.held
         if held is None:
             return

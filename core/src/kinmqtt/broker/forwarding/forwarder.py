@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kinmqtt.broker.filter_table import FilterTable
 from kinmqtt.broker.forwarding.batch_format import (
     CLIENTS_AT_ONCE,
     MOVED,
@@ -21,7 +22,6 @@ from kinmqtt.broker.forwarding.batch_format import (
     RunHead,
     read_answer,
 )
-from kinmqtt.broker.forwarding.filter_table import FilterTable
 from kinmqtt.broker.forwarding.node_link import (
     AssuredBuffer,
     Forwarded,
@@ -31,8 +31,8 @@ from kinmqtt.broker.forwarding.node_link import (
     packet_of,
 )
 from kinmqtt.broker.forwarding.route_table import RouteTable
-from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.message.ticket import Ticket, TicketOwner
+from kinmqtt.broker.message.publication import Publication, ticket_of
+from kinmqtt.broker.message.ticket import TicketOwner
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import MalformedBatch, NodeGone, ServiceUnavailable
@@ -463,14 +463,6 @@ class Forwarder:
             else:
                 message.ticket.failure = reason
             message.ticket.settle()
-
-
-def ticket_of(publication: Publication) -> Ticket:
-    """Return a message's ticket; made on first use."""
-    ticket = publication.ticket
-    if ticket is None:
-        ticket = publication.ticket = Ticket()
-    return ticket
 
 
 def _pieces_of_clients(clients: tuple[str, ...]) -> Sequence[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kinmqtt.broker.forwarding.filter_table import FilterTable
+from kinmqtt.broker.filter_table import FilterTable
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.cluster import MAX_OTHER_NODES, RouteChange
 

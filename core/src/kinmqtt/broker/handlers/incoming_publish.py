@@ -327,19 +327,20 @@ class IncomingPublish(PublishAnswer):
             if self.again is not None:
                 publication.use_id(self.again)
                 self.publication = publication
-                return self._then(connection.services.resender.route_repeated(publication), self._routed_in_slices)
+                return self._then(connection.services.resender.route_repeated(publication), self._routed_after_wait)
             session.incoming.open(packet.packet_id)
         # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with
         # the same identifier.
+        publication.is_identified = packet.qos == 2 and session.persistent
         routed = connection.services.publisher.take(
             publication,
             fanout,
-            after_commit=packet.qos == 2 and session.persistent,
+            after_commit=publication.is_identified,
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):
             self.publication = publication
-            return self._then(routed, self._routed_in_slices)
+            return self._then(routed, self._routed_after_wait)
         if packet.qos:
             if publication.ticket is None:
                 self._routed(routed)

@@ -1,4 +1,4 @@
-"""The acknowledgement of one PUBLISH, at once or when other nodes have committed the message (section 4.3)."""
+"""The acknowledgement of one PUBLISH, at once or when its ticket is settled (section 4.3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DELIVERED: Final = Routed.DELIVERED
 
 
 class PublishAnswer(HeldAcknowledgement):
-    """One PUBLISH whose message is acknowledged, refused, or held until other nodes have answered."""
+    """One PUBLISH whose message is acknowledged, refused, or held until its ticket is settled."""
 
     __slots__ = ("again", "connection", "packet", "publication", "routed", "session")
 
@@ -46,7 +46,7 @@ class PublishAnswer(HeldAcknowledgement):
         self.again: MessageId | None = None
         """The message id under which it was forwarded before; ``None`` if it was not."""
         self.routed = _DELIVERED
-        """What became of the message on this node, while other nodes have not answered."""
+        """What became of the message on this node, while answers are missing."""
 
     # Waiting
 
@@ -66,7 +66,7 @@ class PublishAnswer(HeldAcknowledgement):
 
     # After routing
 
-    def _routed_in_slices(self, routed: Routed) -> None:
+    def _routed_after_wait(self, routed: Routed) -> None:
         publication = self.publication
         if self.packet.qos and publication is not None and publication.ticket is not None:
             self._hold(publication, publication.ticket, routed)
@@ -74,7 +74,7 @@ class PublishAnswer(HeldAcknowledgement):
             self._routed_later(routed)
 
     def _hold(self, publication: Publication, ticket: Ticket, routed: Routed) -> None:
-        """Acknowledge the message when other nodes have committed it.
+        """Acknowledge the message when its ticket is settled: other nodes and outboxes have committed it.
 
         A QoS 2 identifier is stored as pending until then: a repeat is forwarded again, under the same message id.
         """
@@ -110,13 +110,13 @@ class PublishAnswer(HeldAcknowledgement):
         connection.hold_acknowledgement(self, ticket)
 
     def release(self) -> None:
-        """Acknowledge the message: other nodes have answered, and all earlier messages are acknowledged."""
+        """Acknowledge the message: its ticket is settled, and all earlier messages are acknowledged."""
         ticket, self.ticket = self.ticket, None
         if ticket is not None:
             self._settled(ticket)
 
     def _settled(self, ticket: Ticket) -> None:
-        """Acknowledge the message, or not, as the other nodes have answered."""
+        """Acknowledge the message, or not, as the answers were."""
         packet = self.packet
         session = self.session
         if packet.qos == 2 and session.tickets is not None and session.tickets.get(packet.packet_id) is ticket:

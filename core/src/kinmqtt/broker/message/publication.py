@@ -46,6 +46,7 @@ class Publication:
         "expires_at",
         "frame_version",
         "in_flight",
+        "is_identified",
         "packet_bytes",
         "publish",
         "publisher",
@@ -73,10 +74,12 @@ class Publication:
         """The number of connected clients to which it is in flight."""
         self.depth = 0
         """How many taps have published a message because of another, up to this one."""
+        self.is_identified = False
+        """Whether it is a client's QoS 2 message whose packet identifier is stored with its commit."""
         self.epoch = 0
         """The epoch of the session of the client that has sent it here; 0 if it comes from elsewhere."""
         self.ticket: Ticket | None = None
-        """The answers of other nodes that it awaits; ``None`` if there are none."""
+        """The answers that it awaits, of other nodes and of outboxes; ``None`` if there are none."""
         self.audience: Audience | None = None
         """Which subscribers of this node it is for; ``None`` for all."""
         self._ids = ids
@@ -314,3 +317,11 @@ class Publication:
         if version != V5:
             return head, self.payload  # Before 5.0 only the payload follows the packet identifier.
         return head, frame[cut + 2 :] if qos else frame[cut:]
+
+
+def ticket_of(publication: Publication) -> Ticket:
+    """Return a message's ticket; made on first use."""
+    ticket = publication.ticket
+    if ticket is None:
+        ticket = publication.ticket = Ticket()
+    return ticket

@@ -1,4 +1,4 @@
-"""The answers that a message awaits from other nodes before it is acknowledged."""
+"""What a message awaits before it is acknowledged: other nodes, outboxes, and what taps have made of it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ class TicketOwner:
     __slots__ = ()
 
     def release_held(self) -> None:
-        """Acknowledge what other nodes have answered, in order."""
+        """Acknowledge the messages that wait for nothing any more, in order."""
         raise NotImplementedError
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Ticket:
-    """Counts the nodes that have not answered for one message, and collects what they said.
+    """Counts the answers that are missing for one message, and collects what they said.
 
-    Nodes that are gone are settled too, so each ticket ends, and lets go of all that it refers to.
+    An answer comes from another node, from an outbox that has paused the publisher, or with the commit of what the
+    message needs beyond its own turn. Nodes that are gone are settled too, so each ticket ends, and lets go of all
+    that it refers to.
     """
 
     __slots__ = (
@@ -44,7 +46,7 @@ class Ticket:
         self.pending = 0
         """The number of answers that are missing."""
         self.is_refused = False
-        """Whether a queue was full and refused the message."""
+        """Whether a full queue refused the message, or what a tap has made of it."""
         self.is_due = False
         """Whether nobody would publish it again: a will, or a message that a plugin has stored until now."""
         self.is_withheld = False
@@ -56,7 +58,7 @@ class Ticket:
         self.is_unawaited = False
         """Whether nobody waits for it, so that there is nobody to pause."""
         self.failure: ReasonCode | None = None
-        """Why a node could not commit the message: it must not be acknowledged."""
+        """Why the message, or what a tap has made of it, is not committed: it must not be acknowledged."""
         self.owner: TicketOwner | None = None
         """The connection that waits for it last; ``None`` if none does."""
         self._calls: list[Callable[[], object]] | None = None

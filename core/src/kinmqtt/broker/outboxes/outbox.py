@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
+from kinmqtt.broker.message.filters import checked_filters
 from kinmqtt.broker.message.names import check_made_message
-from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.outboxes.filters import checked_filters
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.outbox import (
     Accepted,
     EntryHandler,
@@ -21,12 +21,15 @@ from kinmqtt_spi.services.outbox import (
     OutboxEntry,
     OutboxFigures,
     OutboxSettings,
+    WhenFull,
 )
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.message.ticket import Ticket
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.outbox_session import OutboxSession
+    from kinmqtt.broker.turn.batch import Batch
     from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.outboxes")
@@ -36,12 +39,28 @@ MASK: Final = (1 << SHIFT) - 1
 """Below these bits is the number that a session has given; above them, whose session that is."""
 
 
+_DROPPING: Final = (WhenFull.DROP_OLDEST, WhenFull.DROP_NEWEST)
+
+
+def _fail(ticket: Ticket, reason: ReasonCode) -> None:
+    ticket.failure = reason
+    ticket.settle()
+
+
+def _is_made_of(message: Message, seen: Message) -> bool:
+    """Tell whether a message has the id of another, and is not the same."""
+    if message is seen or message.id != seen.id:
+        return False
+    return (message.topic, message.payload, message.properties) != (seen.topic, seen.payload, seen.properties)
+
+
 class PluginOutbox(Outbox):
     """See :class:`~kinmqtt_spi.services.outbox.Outbox`."""
 
     def __init__(
         self,
         services: Services,
+        plugin: str,
         name: str,
         client_id: str,
         settings: OutboxSettings,
@@ -57,6 +76,7 @@ class PluginOutbox(Outbox):
         self.name = name
         self.client_id = client_id
         self.settings = settings
+        self._plugin = plugin
         self._services = services
         self._runtime = services.runtime
         self._dropped = dropped
@@ -70,6 +90,8 @@ class PluginOutbox(Outbox):
         """By a number: the outboxes of nodes that are gone; they are drained, and then deleted."""
         self._number = 0
         self._handler: EntryHandler | None = None
+        self._lost_messages: list[Message] = []
+        """Messages that nobody puts in again, and that were put in when another node had claimed the outbox."""
 
     def is_wanted(self) -> bool:
         """Whether its plugin has not discarded it."""
@@ -85,6 +107,7 @@ class PluginOutbox(Outbox):
         if session.client_id == self.client_id:
             self._own = session
             self._subscribe(session)
+            self._put_again()
             number = 0
         elif session in self._left.values():
             return
@@ -147,27 +170,70 @@ class PluginOutbox(Outbox):
 
     def put(self, message: Message) -> Accepted:
         """See :meth:`Outbox.put`."""
+        return self.put_by(self._plugin, message)
+
+    def put_by(self, plugin: str, message: Message) -> Accepted:
+        """Put a message of a plugin in, see :meth:`Outbox.put`.
+
+        In the call of that plugin's tap, the publisher of the message that the tap sees waits for it.
+        """
         runtime = self._runtime
         check_made_message(runtime.limits, message)
-        tapped = self._services.router.taps.ticket
+        tapped = self._services.router.taps.seen_by(plugin)
+        ticket = None if tapped is None else tapped.ticket
         session = self._own
         if session is None:
-            if tapped is not None:
-                tapped.withhold()
+            if ticket is not None and self.settings.when_full not in _DROPPING:
+                ticket.withhold()
             return Accepted.REFUSED
         runtime.turn.touch()
-        publication = Publication.of(self._services.publisher.completed(message))
+        publisher = self._services.publisher
+        if tapped is not None and _is_made_of(message, tapped.publication.stored):
+            message = publisher.renewed(message)
+        publication = Publication.of(publisher.completed(message))
         if publication.has_expired(runtime.clock.now()):
             return Accepted.DROPPED
-        publication.ticket = tapped
-        if tapped is None:
+        publication.ticket = ticket
+        if ticket is None:
             ticket_of(publication).is_unawaited = True
-        before = (session.sequence, session.passed)
+        sequence, passed = session.sequence, session.passed
         if not message.qos:
             session.deliver_particular(publication, message.retain, ())
         elif not session.deliver(publication, message.qos, message.retain):
             return Accepted.REFUSED
-        return Accepted.DROPPED if (session.sequence, session.passed) == before else Accepted.ACCEPTED
+        if session.sequence == sequence:
+            return Accepted.DROPPED if session.passed == passed else Accepted.ACCEPTED
+        if runtime.stores.session.is_shared:
+            self._look_after_commit(publication)
+        return Accepted.ACCEPTED
+
+    def _look_after_commit(self, publication: Publication) -> None:
+        """Look after the commit whether another node had claimed the outbox: then the message is in none.
+
+        Its publisher puts it in again, after a failure; where none waits, the outbox does, once it is back.
+        """
+        batch = self._runtime.turn.batch
+        ticket = ticket_of(publication)
+        if ticket.is_unawaited or ticket.is_due:
+            batch.after_commit.append(partial(self._keep_if_lost, publication, batch))
+            return
+        ticket.expect()
+        batch.after_commit.append(partial(self._settle, ticket, batch))
+        batch.on_commit_failed.append(partial(_fail, ticket))
+
+    def _settle(self, ticket: Ticket, batch: Batch) -> None:
+        if self.client_id in batch.fenced:
+            ticket.failure = ReasonCode.USE_ANOTHER_SERVER
+        ticket.settle()
+
+    def _keep_if_lost(self, publication: Publication, batch: Batch) -> None:
+        if self.client_id in batch.fenced and not self._is_discarded:
+            self._lost_messages.append(publication.stored)
+
+    def _put_again(self) -> None:
+        messages, self._lost_messages = self._lost_messages, []
+        for message in messages:
+            self.put_by("", message)
 
     def consume(self, handler: EntryHandler) -> None:
         """See :meth:`Outbox.consume`."""
@@ -232,6 +298,7 @@ class PluginOutbox(Outbox):
     def discard(self) -> Maybe[None]:
         """See :meth:`Outbox.discard`."""
         self._is_discarded = True
+        self._lost_messages.clear()
         return run(self._discard())
 
     async def _discard(self) -> None:

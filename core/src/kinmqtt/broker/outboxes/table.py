@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker.bridging import PARKED_SUFFIX
 from kinmqtt.broker.outboxes.outbox import PluginOutbox
 from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
 from kinmqtt_spi.metrics import PLUGIN
-from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
+from kinmqtt_spi.services.outbox import Accepted, Outbox, OutboxSettings
 
 if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.outbox_session import OutboxSession
     from kinmqtt_spi.metrics import MetricRegistry
     from kinmqtt_spi.services.metric import Counter
+    from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.outboxes")
 
@@ -48,6 +50,12 @@ class Outboxes:
         self._is_open = False
         services.sessions.outboxes.when_added(self._added)
 
+    def declare_own(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
+        """Make an outbox that a plugin asks for, see :meth:`declare`; not one of a sink's parked messages."""
+        if name.endswith(PARKED_SUFFIX):
+            raise ValueError(f"{name!r}: outboxes whose names end with {PARKED_SUFFIX} are those of sinks")
+        return self.declare(plugin, name, settings, filters)
+
     def declare(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Make an outbox. It opens when the sessions are restored, before any client is served.
 
@@ -60,6 +68,7 @@ class Outboxes:
             raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
         outbox = PluginOutbox(
             self._services,
+            plugin,
             name,
             client_id_of(self._node, plugin, name),
             settings,
@@ -73,6 +82,10 @@ class Outboxes:
         if self._is_open:
             self._open_later(outbox)
         return outbox
+
+    def put(self, outbox: Outbox, message: Message, by: str) -> Accepted:
+        """Put a message of a plugin (``by``) into an outbox, which may be another plugin's."""
+        return outbox.put_by(by, message) if isinstance(outbox, PluginOutbox) else outbox.put(message)
 
     def _open_later(self, outbox: PluginOutbox) -> None:
         run(self._open_until_done(outbox)).addErrback(

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.names import check_made_message
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.settled import settled
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.routed import Routed
@@ -23,7 +23,6 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.values import Maybe, Message, MessageId, Subscription
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.message.ticket import Ticket
     from kinmqtt.broker.routing.resender import Resender
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.router import Router
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
 
 NO_ID: Final = MessageId(0, 0)
+
+_REFUSALS: Final = (Routed.REFUSED, Routed.NOT_RETAINED)
 
 
 class MessagePublisher:
@@ -59,7 +60,7 @@ class MessagePublisher:
         """
         topic = publication.publish.topic
         # A QoS 2 message can't wait: until its identifier is stored, a resent one would count as new.
-        if self._router.is_topic_busy(topic) and not (after_commit and connection is not None):
+        if self._router.is_topic_busy(topic) and not publication.is_identified:
             take = partial(self._take, publication, None, after_commit, connection)
             return run(self._router.route_in_order(publication, take))
         return self._take(publication, fanout, after_commit, connection)
@@ -76,28 +77,35 @@ class MessagePublisher:
             return self._retain(publication, fanout, after_commit, connection)
         return self._router.route(publication, fanout, after_commit=after_commit, connection=connection)
 
-    def publish(self, message: Message) -> Maybe[Routed]:
-        """Publish for the broker itself or a plugin, without a check of rights.
+    def publish(self, message: Message, by: str = "") -> Maybe[Routed]:
+        """Publish for the broker itself or a plugin (``by``), without a check of rights.
 
-        In the call of a tap it is published as the message that the tap sees, whose publisher waits for both.
-        Raises ``ValueError`` for a message that is not a valid PUBLISH.
+        In the call of that plugin's tap it is published as the message that the tap sees, whose publisher waits for
+        both. Raises ``ValueError`` for a message that is not a valid PUBLISH.
         """
         check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
-        publication = Publication.of(self.completed(message))
+        taps = self._router.taps
+        around = taps.current
+        tapped = None if around is None else taps.seen_by(by)
+        publication = Publication.of(self.completed(message if tapped is None else self.renewed(message)))
         if message.topic.startswith(SYS_PREFIX) and not self._resender.is_alone:
             publication.serve_only(self._router.groups_here(message.topic))
-        tapped = self._router.taps.current
+        if around is not None and not taps.nest(publication, around):
+            return Routed.REFUSED
         return self.take(publication) if tapped is None else self._take_within(publication, tapped)
 
     def _take_within(self, publication: Publication, tapped: Tapped) -> Maybe[Routed]:
         """Take what a tap publishes: with this turn's commit, or later, and then the ticket waits for it."""
-        if not self._router.taps.nest(publication):
-            return Routed.REFUSED
-        connection = None if tapped.after_commit else tapped.connection
-        routed = self.take(publication, after_commit=tapped.after_commit, connection=connection)
-        ticket = publication.ticket
-        if isinstance(routed, Routed) or ticket is None:
+        ticket = tapped.ticket
+        if ticket is None:
+            ticket = Ticket()
+            ticket.is_unawaited = True
+        publication.ticket = ticket
+        routed = self.take(publication, after_commit=tapped.after_commit, connection=tapped.connection)
+        if isinstance(routed, Routed):
+            if routed in _REFUSALS:
+                ticket.is_refused = True
             return routed
         ticket.expect()
         return run(self._taken_later(routed, ticket))
@@ -105,16 +113,17 @@ class MessagePublisher:
     async def _taken_later(self, routed: Awaitable[Routed], ticket: Ticket) -> Routed:
         try:
             answer = await as_deferred(routed)
+            if answer in _REFUSALS:
+                ticket.is_refused = True
             await self._runtime.turn.committed()
         except CommitFailed as error:
             ticket.failure = error.reason
-            ticket.settle()
             return Routed.REFUSED
         except BaseException:
             ticket.failure = ReasonCode.SERVER_UNAVAILABLE
-            ticket.settle()
             raise
-        ticket.settle()
+        finally:
+            ticket.settle()
         return answer
 
     async def publish_with(self, message: Message, along: Callable[[], None], again: bool = False) -> None:
@@ -263,3 +272,10 @@ class MessagePublisher:
         interval = message.properties.message_expiry_interval
         id = self._runtime.message_ids.mint() if message.id == NO_ID else message.id
         return message.received(id, now, None if interval is None else now + interval)
+
+    def renewed(self, message: Message) -> Message:
+        """Return a message that was made of another with an id of its own: ids are unique.
+
+        It keeps the times that it has from the other, so that it does not live longer.
+        """
+        return message.received(self._runtime.message_ids.mint(), message.received_at, message.expires_at)

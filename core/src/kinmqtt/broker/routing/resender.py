@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 from twisted.internet.defer import DeferredList
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.locks import ClientIdLocks
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
@@ -21,7 +20,7 @@ from kinmqtt_spi.topics import matches
 
 if TYPE_CHECKING:
     from kinmqtt.broker.forwarding.forwarder import Forwarder
-    from kinmqtt.broker.message.publication import Publication
+    from kinmqtt.broker.message.publication import Publication, ticket_of
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session

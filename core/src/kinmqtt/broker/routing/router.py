@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.forwarding.announcer import Announcer
-from kinmqtt.broker.forwarding.forwarder import Forwarder, ticket_of
+from kinmqtt.broker.forwarding.forwarder import Forwarder
 from kinmqtt.broker.forwarding.node_link import LinkRoute, NodeLink
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
 from kinmqtt.broker.routing.election import Election
@@ -201,7 +201,7 @@ class Router:
             runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not after_commit:
             return run(self._route_in_slices(publication, fanout, connection))
-        if after_commit and connection is not None and not fanout.is_empty and not self._forwarder.is_alone:
+        if publication.is_identified and not fanout.is_empty and not self._forwarder.is_alone:
             return self._route_identified(publication)
         return self._route_at_once(publication, fanout, after_commit, connection)
 

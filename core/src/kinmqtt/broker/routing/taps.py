@@ -10,9 +10,8 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.forwarding.filter_table import FilterTable
-from kinmqtt.broker.forwarding.forwarder import ticket_of
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.filter_table import FilterTable
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
@@ -30,10 +29,11 @@ SYS_PREFIX: Final = "$SYS/"
 class TapCall:
     """The calls of one tap."""
 
-    __slots__ = ("_call", "_pace", "is_open", "number")
+    __slots__ = ("_call", "_pace", "is_open", "number", "plugin")
 
     def __init__(self, runtime: Runtime, call: Call, number: int) -> None:
         self._call = call
+        self.plugin = call.plugin
         self.number = number
         """Taps see a message in this order."""
         self.is_open = True
@@ -55,7 +55,7 @@ class TapCall:
 class Tapped:
     """A message that taps see."""
 
-    __slots__ = ("after_commit", "connection", "publication")
+    __slots__ = ("after_commit", "connection", "plugin", "publication")
 
     def __init__(self, publication: Publication, after_commit: bool, connection: Peer | None) -> None:
         self.publication = publication
@@ -63,6 +63,13 @@ class Tapped:
         """Whether it is delivered only if this turn's writes are committed, and then what taps publish is, too."""
         self.connection = connection
         """The publisher's, if the message is to be acknowledged."""
+        self.plugin = ""
+        """Whose tap sees it now. Other plugins' hooks may be called meanwhile: what they do is no part of it."""
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """The message's ticket; ``None`` if nobody waits for one."""
+        return ticket_of(self.publication) if self.publication.publish.qos else None
 
 
 class Taps:
@@ -77,7 +84,7 @@ class Taps:
         self._number = 0
         self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
         self.current: Tapped | None = None
-        """What a tap sees at this moment; ``None`` outside of their calls."""
+        """What a tap sees at this moment; ``None`` outside of their calls. See :meth:`seen_by`."""
 
     def add(self, call: Call, filters: tuple[str, ...]) -> TapCall:
         """Add a tap. The fan-outs that the filters match are outdated then."""
@@ -114,35 +121,29 @@ class Taps:
         """Let taps see a message; see :class:`Tapped`."""
         message: Message = publication.stored
         before = self.current
-        self.current = Tapped(publication, after_commit, connection)
+        tapped = self.current = Tapped(publication, after_commit, connection)
         try:
             for tap in taps:
                 if tap.is_open:
+                    tapped.plugin = tap.plugin
                     tap.see(message)
         finally:
             self.current = before
 
-    @property
-    def ticket(self) -> Ticket | None:
-        """The ticket of the message that a tap sees now; ``None`` if nobody waits for one."""
+    def seen_by(self, plugin: str) -> Tapped | None:
+        """Return what a tap of a plugin sees at this moment; ``None`` outside of such a call."""
         current = self.current
-        if current is None or not current.publication.publish.qos:
-            return None
-        return ticket_of(current.publication)
+        return current if current is not None and current.plugin == plugin else None
 
-    def nest(self, publication: Publication) -> bool:
-        """Let a new message share the fate of the one that a tap sees now; ``False`` if it is dropped."""
-        current = self.current
-        assert current is not None
-        depth = publication.depth = current.publication.depth + 1
+    def nest(self, publication: Publication, tapped: Tapped) -> bool:
+        """Note that a message is published because of another; ``False`` if that is too deep, and it is dropped.
+
+        That counts for all plugins, or two of them could make an endless loop.
+        """
+        depth = publication.depth = tapped.publication.depth + 1
         if depth > MAX_NESTED:
             self._drop(publication)
             return False
-        ticket = self.ticket
-        if ticket is None:
-            ticket = Ticket()
-            ticket.is_unawaited = True
-        publication.ticket = ticket
         return True
 
     def _drop(self, publication: Publication) -> None:
@@ -156,7 +157,7 @@ class Taps:
                 others=f" ({more} more since the last such line)" if more else "",
             )
 
-    def refuse_within(self, what: str) -> None:
-        """Raise ``RuntimeError`` in the call of a tap, which must answer at once."""
-        if self.current is not None:
+    def refuse_within(self, plugin: str, what: str) -> None:
+        """Raise ``RuntimeError`` in the call of a plugin's tap, which must answer at once."""
+        if self.seen_by(plugin) is not None:
             raise RuntimeError(f"a tap must answer at once: it can't {what}")

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from kinmqtt.broker.forwarding.forwarder import ticket_of
 from kinmqtt.broker.message.delivery import Delivery
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow

@@ -93,7 +93,7 @@ class Turn:
         self.began_at = 0.0
         """The time first read in this turn, in seconds since the epoch; 0 before."""
         self.dirty: list[TurnBuffer] = []
-        """Outboxes to flush: those that are not empty."""
+        """Buffers to flush: those that are not empty."""
         self._ends = 0
         self._when_ended: Callable[[], object] | None = None
         self._unsent_large: list[TurnBuffer] = []

@@ -156,28 +156,61 @@ async def _lines(
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield what writes a line, to a new file for this user alone or to standard output."""
+    """Yield what writes a line, to a new file for this user alone or to standard output.
+
+    The file has its name at the end only: before, ``.partial`` follows it, and a failure removes it.
+    """
     if path is None:
-        try:
-            yield partial(print, file=sys.stdout)
+        what = "standard output"
+        yield partial(_write_line, what, sys.stdout)
+        with _writing(what):
             sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutboxCommandError(f"standard output can't be written to: {error.strerror}") from error
         return
+    what = f"--to: {path}"
+    partly = path.with_name(path.name + ".partial")
+    _must_be_new(path)
     try:
-        file: TextIO = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii")
+        file: TextIO = os.fdopen(os.open(partly, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii")
     except FileExistsError:
-        raise OutboxCommandError(f"--to: {path} is there already: name a new file") from None
+        raise OutboxCommandError(f"--to: {partly} is there already, of another export: remove it") from None
     except OSError as error:
-        raise OutboxCommandError(f"--to: {path} can't be made: {error.strerror}") from error
+        raise OutboxCommandError(f"{what} can't be made: {error.strerror}") from error
     try:
-        with file:
-            yield partial(print, file=file)
+        try:
+            yield partial(_write_line, what, file)
+            with _writing(what):
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            with _writing(what):
+                file.close()
+        _must_be_new(path)
+        with _writing(what):
+            partly.rename(path)
+    except BaseException:
+        partly.unlink()
+        raise
+
+
+def _must_be_new(path: Path) -> None:
+    if path.exists():
+        raise OutboxCommandError(f"--to: {path} is there already: name a new file")
+
+
+def _write_line(what: str, file: TextIO, line: str) -> None:
+    with _writing(what):
+        print(line, file=file)
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Raise for errors of an output, which are not those of a store."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        path.unlink()
-        raise OutboxCommandError(f"--to: {path} can't be written to: {error.strerror}") from error
+        raise OutboxCommandError(f"{what} can't be written to: {error.strerror}") from error
 
 
 # Drop

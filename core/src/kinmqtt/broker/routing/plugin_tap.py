@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.outboxes.filters import checked_filters
+from kinmqtt.broker.message.filters import checked_filters
 from kinmqtt_spi.services.tap import Tap, TapHandler
 
 if TYPE_CHECKING:
