@@ -49,7 +49,9 @@ from kinmqtt_rules.functions import FUNCTIONS
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.metrics import MetricRegistry
+from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.event import HoldBounds
+from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
 
@@ -400,6 +402,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings-tls": settings(TlsSettings),
     "settings-websocket": settings(WebSocketSettings),
     "settings-events": settings(HoldBounds),
+    "settings-outbox": settings(OutboxSettings),
+    "settings-sending": settings(SendSettings),
     "settings-services": settings(ServiceSettings),
     "settings-plugins": settings(PluginSettings),
     "settings-rate-limits": settings(RateLimitSettings),

@@ -235,7 +235,7 @@ def test_a_list_has_a_line_for_each_outbox(site: Site) -> None:
     headings, line = done.stdout.splitlines()
     assert " ".join(headings.split()) == "node outbox messages bytes in flight oldest parked waits for"
     assert line.split()[:3] == ["n1", "file_sink:lines", "2"]
-    assert line.endswith("a sink lines, which is not in these settings")
+    assert line.endswith("the plugin file_sink itself, or a sink lines, which is not in these settings")
 
 
 def test_a_list_names_a_plugin_that_is_gone(site: Site) -> None:

@@ -163,4 +163,7 @@ def test_a_plugin_that_cannot_be_loaded_is_named(module: Any, target: str, probl
     with pytest.raises(AssemblyError) as caught:
         Candidate("a", "kinmqtt-demo 1.0", target, False).load()
 
-    assert str(caught.value) == f"plugin 'a' (kinmqtt-demo 1.0) can't be loaded from {target}: {problem}"
+    assert str(caught.value) == (
+        f"plugin 'a' (kinmqtt-demo 1.0) can't be loaded from {target}: {problem}; repair it, uninstall it, or leave "
+        "it out with -P no:a"
+    )

@@ -347,6 +347,25 @@ def test_an_unknown_error_is_logged_with_its_traceback() -> None:
     [line] = bench.log.texts("error")
     assert "Traceback" in line
     assert "KeyError" in line
+    assert "more since" not in line
+
+
+def test_a_defect_is_logged_although_the_target_was_away() -> None:
+    """Each kind of failure has its own line a minute; a line says how many of its kind were left out."""
+    bench = started(linger_s=0)
+    bench.list.errors.extend([ServiceUnavailable("away"), KeyError("field"), ServiceUnavailable("away")])
+    bench.put("a")
+    for _ in range(3):
+        bench.turn(1)
+    assert "KeyError" in bench.log.texts("error")[0]
+    assert len(bench.log.texts("warn")) == 1
+
+    bench.turn(60)
+    bench.list.errors.append(ServiceUnavailable("away"))
+    bench.put("b")
+    bench.turn(1)
+
+    assert bench.log.texts("warn")[1].endswith(" s (1 more since the last line)")
 
 
 def test_a_stop_lets_a_batch_end() -> None:

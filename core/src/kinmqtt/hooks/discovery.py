@@ -47,7 +47,7 @@ class Candidate:
         except Exception as error:
             raise AssemblyError(
                 f"plugin {self.name!r} ({self.source}) can't be loaded from {self.target}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}; repair it, uninstall it, or leave it out with -P no:{self.name}"
             ) from error
 
 

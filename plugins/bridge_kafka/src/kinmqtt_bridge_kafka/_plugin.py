@@ -51,10 +51,9 @@ class BridgeKafka:
     @hookimpl
     def sinks(self, context: Context) -> Mapping[str, SinkPlan]:
         """The sinks of the settings."""
-        notices = self._configured()
         return {
             name: SinkPlan(
-                KafkaSink(name, self._settings.connections[each.connection], each, notices),
+                KafkaSink(name, self._settings.connections[each.connection], each),
                 each.filters,
                 each.outbox,
                 each.sending,
@@ -66,13 +65,14 @@ class BridgeKafka:
     @hookimpl
     def sources(self, context: Context) -> Mapping[str, Source]:
         """The sources of the settings."""
-        notices = self._configured()
+        if self._notices is None:
+            raise RuntimeError("the Kafka bridge was asked for sources before it was configured")
         return {
             name: KafkaSource(
                 name,
                 self._settings.connections[each.connection],
                 each,
-                notices,
+                self._notices,
                 context.metrics.counter("source.skipped", "records", {"source": name}),
             )
             for name, each in self._settings.sources.items()
@@ -96,11 +96,6 @@ class BridgeKafka:
         """Give aiokafka's log back."""
         if self._aiokafka is not None:
             self._aiokafka.end()
-
-    def _configured(self) -> Notices:
-        if self._notices is None:
-            raise RuntimeError("the Kafka bridge was asked for sinks before it was configured")
-        return self._notices
 
 
 def _check(settings: BridgeKafkaSettings) -> None:

@@ -9,7 +9,6 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.records import RECORD_OVERHEAD, HeaderMaker
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SinkSettings
 from kinmqtt_bridge_kafka.templates import kafka_topic
@@ -30,11 +29,10 @@ _HEALTHY: Final = Health(HealthState.HEALTHY)
 class KafkaSink(Sink):
     """Sends messages to topics of one Kafka cluster."""
 
-    def __init__(self, name: str, connection: ConnectionSettings, settings: SinkSettings, notices: Notices) -> None:
+    def __init__(self, name: str, connection: ConnectionSettings, settings: SinkSettings) -> None:
         self.name = name
         self._connection = connection
         self._settings = settings
-        self._notices = notices
         self._topic = kafka_topic(settings.topic)
         self._fixed_topic = settings.topic if self._topic.is_constant else None
         self._headers = HeaderMaker(settings.headers)
@@ -128,9 +126,8 @@ class KafkaSink(Sink):
             others = [(topic, why) for topic, why in self._missing.items() if topic not in by_topic]
             self._missing = dict([*others, *missing.items()][-MAX_MISSING:])
         for topic, why in missing.items():
-            self._notices.warn(f"{self.name} {topic}", f"sink {self.name}: {why}; create it, its messages wait")
             for record in by_topic.pop(topic):
-                answers[record[0]] = Retry(why)
+                answers[record[0]] = Retry(f"{why}; create it, its messages wait")
 
     def _by_place(self, by_topic: dict[str, list[Record]]) -> dict[Place, list[Record]]:
         found: defaultdict[Place, list[Record]] = defaultdict(list)

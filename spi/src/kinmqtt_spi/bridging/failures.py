@@ -36,12 +36,11 @@ class FailureLog:
 
     def failed(self, error: BaseException, during: str, pause_s: float) -> None:
         """Log a failure of a call, after which the next one comes in ``pause_s`` seconds."""
-        kind = "refused" if isinstance(error, SinkRefused) else "failed"
-        more = self._due(kind)
+        more = self._due(_kind_of(error))
         if more is None:
             return
         self._failed = True
-        line = "{subject} failed in {during}: {why}; tried again in {pause} s ({more} more since the last line)"
+        line = "{subject} failed in {during}: {why}; tried again in {pause} s{more}"
         expected = isinstance(error, ServiceUnavailable | SinkRefused | Overdue | WrongAnswer)
         trace = "" if expected else "".join(format_exception(error))
         report = self._log.warn if isinstance(error, ServiceUnavailable | Overdue) else self._log.error
@@ -61,7 +60,7 @@ class FailureLog:
         if more is not None:
             self._failed = True
             self._log.warn(
-                "{subject} does not take a message: {why}; sent again in {pause} s ({more} more since the last line)",
+                "{subject} does not take a message: {why}; sent again in {pause} s{more}",
                 subject=self._subject,
                 why=why,
                 pause=round(pause_s, 3),
@@ -73,7 +72,7 @@ class FailureLog:
         more = self._due("poisoned")
         if more is not None:
             self._log.warn(
-                "{subject} will never take a message: {why}; {what} ({more} more since the last line)",
+                "{subject} will never take a message: {why}; {what}{more}",
                 subject=self._subject,
                 why=why,
                 what=what,
@@ -84,9 +83,7 @@ class FailureLog:
         """Log another problem; lines of one ``kind`` share their pace."""
         more = self._due(kind)
         if more is not None:
-            self._log.error(
-                "{subject}: {text} ({more} more since the last line)", subject=self._subject, text=text, more=more
-            )
+            self._log.error("{subject}: {text}{more}", subject=self._subject, text=text, more=more)
 
     def recovered(self) -> None:
         """Log that it works again, if a failure was logged."""
@@ -94,5 +91,16 @@ class FailureLog:
             self._failed = False
             self._log.info("{subject} works again", subject=self._subject)
 
-    def _due(self, kind: str) -> int | None:
-        return self._paces.setdefault(kind, Pace(self._clock, LINE_EVERY_S)).due()
+    def _due(self, kind: str) -> str | None:
+        """Return the end of a line that is due: how many of its kind were left out, if any."""
+        more = self._paces.setdefault(kind, Pace(self._clock, LINE_EVERY_S)).due()
+        return f" ({more} more since the last line)" if more else None if more is None else ""
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return the kind of a failure: a defect has a line although the target is away, and the reverse."""
+    if isinstance(error, SinkRefused):
+        return "refused"
+    if isinstance(error, ServiceUnavailable | Overdue):
+        return "failed"
+    return "wrong answer" if isinstance(error, WrongAnswer) else "unexpected"

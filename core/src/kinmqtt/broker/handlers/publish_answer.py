@@ -165,7 +165,10 @@ class PublishAnswer(HeldAcknowledgement):
         if routed is _DELIVERED:
             self._acknowledge(_SUCCESS)
         elif routed is Routed.REFUSED:
-            self._refuse(ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
+            publication = self.publication
+            ticket = None if publication is None else publication.ticket
+            full = "an outbox" if ticket is not None and ticket.is_withheld else "a subscriber's queue"
+            self._refuse(ReasonCode.QUOTA_EXCEEDED, f"{full} is full")
         elif routed is Routed.NOT_RETAINED:
             self._refuse(ReasonCode.QUOTA_EXCEEDED, "there are too many retained messages")
         else:

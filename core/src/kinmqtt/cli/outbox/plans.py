@@ -32,8 +32,10 @@ def waits_for(assembly: Assembly, outbox: StoredOutbox) -> str:
         plans = _plans_of(assembly, outbox.plugin)
     except AssemblyError as error:
         return str(error)
-    if plans is not None and outbox.name not in plans:
-        return f"a sink {outbox.name}, which is not in these settings"
+    if not plans:
+        return f"the plugin {outbox.plugin}, which opens it itself"
+    if outbox.name not in plans:
+        return f"the plugin {outbox.plugin} itself, or a sink {outbox.name}, which is not in these settings"
     return "the start of a broker"
 
 

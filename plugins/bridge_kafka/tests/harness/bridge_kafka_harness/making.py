@@ -82,7 +82,7 @@ class Made:
 
     def sink(self, connection: ConnectionSettings, topic: str, **more: Any) -> KafkaSink:
         """A sink that is not open yet."""
-        return KafkaSink("out", connection, SinkSettings(connection="main", topic=topic, **more), self.notices)
+        return KafkaSink("out", connection, SinkSettings(connection="main", topic=topic, **more))
 
     def source(self, connection: ConnectionSettings, topics: tuple[str, ...], group: str, to: str) -> KafkaSource:
         """A source."""
