@@ -150,8 +150,7 @@ def test_tables_in_s3_are_what_the_records_in_kafka_come_to(
     topic, folder = kafka.create_topic(f"records-{next(_names)}", partitions=3), f"t{next(_names)}"
     settings = PipelineSettings(
         None,
-        tmp_path,
-        url=f"s3a://{BUCKET}/{folder}",
+        f"s3a://{BUCKET}/{folder}",
         once=True,
         records=200,
         topic=Topic(kafka.address, topic),
