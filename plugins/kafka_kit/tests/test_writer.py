@@ -119,7 +119,7 @@ def run(main: Callable[[], Awaitable[Any]]) -> Any:
 
 def test_records_go_to_the_partitions_of_their_keys(kafka: Kafka) -> None:
     """In their order, and compressed as asked."""
-    wanted = [(0, b"a", b"1", [], 5), (1, b"b", None, [], 5), (2, b"a", b"2", [], 5)]
+    wanted: list[Record] = [(0, b"a", b"1", [], 5), (1, b"b", None, [], 5), (2, b"a", b"2", [], 5)]
 
     assert run(lambda: TopicWriter(Connection(), "t", 1000, "gzip").write(wanted)) == [None] * 3
 
