@@ -130,7 +130,7 @@ def test_a_value_that_changes_while_it_is_written_is_written_again(kafka: Any, t
             await other.idle()
             return await write(found)
 
-        one.shipper._writer.write = late  # type: ignore[method-assign,assignment]
+        one.shipper._writer.write = late  # type: ignore[method-assign]
         one.retain("t", b"old")
         await one.idle()
         await one.shipper.stop()
