@@ -150,8 +150,7 @@ def test_tables_in_s3_are_what_the_records_in_kafka_come_to(
     topic, folder = kafka.create_topic(f"records-{next(_names)}", partitions=3), f"t{next(_names)}"
     settings = PipelineSettings(
         None,
-        tmp_path,
-        url=f"s3a://{BUCKET}/{folder}",
+        f"s3a://{BUCKET}/{folder}",
         once=True,
         records=200,
         topic=Topic(kafka.address, topic),
@@ -361,7 +360,7 @@ def test_a_sink_without_servers_is_off(more: dict[str, Any], error: Any) -> None
 
 def test_what_a_topic_does_not_take_holds_up_nothing(kafka: Kafka) -> None:
     """Batches become smaller, down to one record; one that is too large alone is dropped and counted."""
-    topic = kafka.create_topic(f"small-{next(_names)}", max_message_bytes="2000")
+    topic = kafka.create_topic(f"small-{next(_names)}", max_message_bytes="4500")
     figures = Figures(MetricRegistry())
     spool = Spool(1000 * RECORD_BYTES, figures)
     settings = KafkaSettings(servers=(kafka.address,), topic=topic)
@@ -369,17 +368,23 @@ def test_what_a_topic_does_not_take_holds_up_nothing(kafka: Kafka) -> None:
     random = Random(1)
     for number in range(40):
         # Of random letters, which don't become shorter.
-        text = "".join(random.choices(ascii_letters, k=5000 if number == 20 else 400))
+        text = "".join(random.choices(ascii_letters, k=8000 if number == 20 else 400))
         assert spool.offer(number, {"kind": "event", "name": text})
 
     try:
         while writer.step():
             pass
+        producer = writer._topic._producers.producer
+        for number in range(40, 80):
+            assert spool.offer(number, {"kind": "event", "name": "".join(random.choices(ascii_letters, k=400))})
+        while writer.step():
+            pass
+        assert writer._topic._producers.producer is producer, "what the topic refuses is remembered"
     finally:
         writer.let_go()
 
-    assert [record["t"] for record in metrics_in(kafka, topic)] == [t for t in range(40) if t != 20]
-    assert (figures.written.value, figures.dropped[UNFIT].value, spool.waiting_bytes) == (39, 1, 0)
+    assert [record["t"] for record in metrics_in(kafka, topic)] == [t for t in range(80) if t != 20]
+    assert (figures.written.value, figures.dropped[UNFIT].value, spool.waiting_bytes) == (79, 1, 0)
 
 
 def test_a_topic_that_is_missing_is_waited_for(kafka: Kafka) -> None:
@@ -394,7 +399,7 @@ def test_a_topic_that_is_missing_is_waited_for(kafka: Kafka) -> None:
 
     try:
         assert writer.turn() == RETRY_S
-        assert "there is no such topic" in writer.trouble
+        assert f"there is no topic {topic!r} in Kafka: create it" in writer.trouble
         assert [spool.offer(t, {"kind": "event", "name": "b"}) for t in (2, 3, 4)] == [True, True, False]
         assert figures.dropped[WRITE_FAILED].value == 1
         assert topic not in kafka.topics()

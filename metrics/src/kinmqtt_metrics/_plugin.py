@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.aggregation import EventCounts, EventKey
 from kinmqtt_metrics.capture import capturing, message_record
-from kinmqtt_metrics.disk_writer import Writer
+from kinmqtt_metrics.disk_writer import DiskWriter
 from kinmqtt_metrics.line_writer import RETRY_S, LineWriter, WriterThread
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
@@ -53,7 +53,7 @@ KAFKA: Final = "kafka"
 
 
 class MetricsSink:
-    """Writes metrics and events into the landing folder, and never keeps the broker waiting."""
+    """Writes metrics and events into the landing folder or to Kafka, and never keeps the broker waiting."""
 
     def __init__(self, disk: Disk | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         """``monotonic`` is the writing thread's clock, in seconds."""
@@ -145,7 +145,7 @@ class MetricsSink:
             assert isinstance(settings, SettingsWithKafka)
             self._aiokafka_log = AiokafkaLog(context.log)
             return KafkaWriter(self._spool, settings.kafka, node, boot, self._monotonic)
-        return Writer(
+        return DiskWriter(
             self._spool,
             self._disk,
             settings.landing,
@@ -323,6 +323,8 @@ class MetricsSink:
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
         thread.count_left()
+        if self._aiokafka_log is not None:
+            self._aiokafka_log.flush()
         log = self._context.log
         trouble = self._trouble() or thread.error
         if trouble != self._told_trouble:

@@ -113,10 +113,9 @@ def _run_pipeline(arguments: argparse.Namespace) -> int:
     said = {
         field.name: getattr(arguments, field.name)
         for field in PipelineSettings.__attrs_attrs__
-        if field.name not in ("topic", "url")
+        if field.name != "topic"
     }
-    said |= {"topic": _topic(arguments), "url": arguments.tables if isinstance(arguments.tables, str) else ""}
-    said["tables"] = Path(arguments.tables)
+    said["topic"] = _topic(arguments)
     # The stream that is there now: others are not heard any more once the run is asked to end.
     stderr = sys.stderr
     run(PipelineSettings(**said | {"conf": dict(arguments.conf)}), lambda text: print(text, file=stderr, flush=True))

@@ -23,7 +23,7 @@ class Full(Unwritten):
     """There is less room on the disk than is to stay free."""
 
 
-class Writer(LineWriter):
+class DiskWriter(LineWriter):
     """Writes lines into the open segment, and publishes it when it is due."""
 
     def __init__(

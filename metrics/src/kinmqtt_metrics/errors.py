@@ -18,6 +18,10 @@ class PipelineError(CommandError):
     """``kinmqtt-metrics pipeline`` failed."""
 
 
+class UnpublishedError(PipelineError):
+    """A batch counts, but not all of its files are moved to where readers look: a run that begins does it first."""
+
+
 class LearningError(CommandError):
     """``kinmqtt-metrics rules`` failed."""
 

@@ -1,4 +1,4 @@
-"""Between the reactor and the disk: what waits in memory, bounded, and the thread that writes it.
+"""Between the reactor and the thread that writes: what waits in memory, bounded.
 
 The reactor hands over and goes on; it takes no lock, and wakes nobody but where much waits. Numbers that both look at
 have one that writes them: which of the two is said beside them.
@@ -43,7 +43,7 @@ class Figures:
         self.segments = metrics.counter("metrics.segments", "segments")
         """Those that were published."""
         self.failures = metrics.counter("metrics.failures", "errors")
-        """Of the disk."""
+        """Of the disk, or of Kafka."""
         self.dropped = {
             reason: metrics.counter("metrics.dropped", "records", {"reason": reason}) for reason in REASONS
         }

@@ -112,7 +112,7 @@ def test_a_broken_step_is_told(steps: Commits) -> None:
     make(steps, 0)
     (steps.folder / commit_name(0) / "step.json").write_text("{}")
 
-    with pytest.raises(PipelineError, match=r"step\.json can't be read .* restore"):
+    with pytest.raises(PipelineError, match=rf"{steps.tables}: .*step\.json\) can't be read .* restore"):
         steps.last()
 
 

@@ -59,6 +59,12 @@ def drain(spark: SparkSession, settings: PipelineSettings) -> Drain:
     return run
 
 
+def folder(settings: PipelineSettings) -> Path:
+    """Where the tables are."""
+    assert settings.local is not None
+    return settings.local
+
+
 def check(settings: PipelineSettings, batches: list[list[Record]], final: bool) -> None:
     """Every table is what the records come to."""
     closed, late, _ = recomputed.windows(batches, settings.window_s, settings.watermark_s, final)
@@ -77,11 +83,11 @@ def check(settings: PipelineSettings, batches: list[list[Record]], final: bool) 
     expected["late"] = [{"node": n, "boot": b, "kind": k, "records": number} for (n, b, k), number in counts.items()]
     for table in t.TABLES:
         if table is not t.REJECTED and table is not t.LATE:
-            assert recomputed.comparable(recomputed.read(settings.tables, table)) == recomputed.comparable(
+            assert recomputed.comparable(recomputed.read(folder(settings), table)) == recomputed.comparable(
                 expected.get(table.name, [])
             ), table.name
     told: dict[tuple[str, ...], int] = {}
-    for row in recomputed.read(settings.tables, t.LATE):
+    for row in recomputed.read(folder(settings), t.LATE):
         key = row["node"], row["boot"], row["kind"]
         told[key] = told.get(key, 0) + row["records"]
     assert told == counts
@@ -118,16 +124,16 @@ def test_tables_are_what_the_records_come_to(
         drain(final=len(batches) == 3)
 
     check(settings, batches, final=True)
-    assert recomputed.read(settings.tables, t.LATE), "the test shall have late records"
+    assert recomputed.read(folder(settings), t.LATE), "the test shall have late records"
     for table in (t.RATES, t.GAUGES, t.RAW):
         rows = [
             row.asDict(recursive=True)
-            for row in spark.read.parquet(*map(str, table.files(settings.tables))).collect()
+            for row in spark.read.parquet(*map(str, table.files(folder(settings)))).collect()
         ]
-        assert recomputed.comparable(rows) == recomputed.comparable(recomputed.read(settings.tables, table))
+        assert recomputed.comparable(rows) == recomputed.comparable(recomputed.read(folder(settings), table))
     for table in t.TABLES:
         # To Spark files with one schema are the same, and it takes a job to read one.
-        files = table.files(settings.tables)
+        files = table.files(folder(settings))
         for path in {pq.read_schema(path).serialize().to_pybytes(): path for path in files}.values():
             kinds = {f.name: f.dataType.simpleString() for f in spark.read.parquet(str(path)).schema}
             assert kinds == table.columns, path
@@ -164,7 +170,7 @@ def test_a_silent_node_is_closed_while_nothing_is_read(
         batches.append(other.ticks(25))
         landing.publish(batches[-1])
         drain()
-    steps = Commits(settings.tables)
+    steps = Commits(folder(settings))
     name, before = steps.last()
     between_s = (before.nodes["a"].heard_s + before.nodes["b"].heard_s) / 2
     told: list[str] = []
@@ -209,7 +215,7 @@ def test_a_clock_that_is_set_makes_nobody_silent(landing: Landing, settings: Pip
 
     landing.publish(Life("a", f"{1:016x}", Random(2)).ticks(25))
     drain()
-    steps = Commits(settings.tables)
+    steps = Commits(folder(settings))
     now_s = steps.last()[1].nodes["a"].heard_s
     passed_s = 0.0
     told: list[str] = []
@@ -233,7 +239,7 @@ def test_who_waits_to_be_read_is_not_silent(landing: Landing, settings: Pipeline
         landing.publish(batch)
     drain(idle_s=1e-6, segments=1)
 
-    assert recomputed.read(settings.tables, t.LATE) == []
+    assert recomputed.read(folder(settings), t.LATE) == []
 
 
 @pytest.mark.parametrize("name", [" ü %41 [1] {a,b} * \\", "at 10:30"])
@@ -253,16 +259,16 @@ def test_folders_may_be_called_anything(
     for number, batch in enumerate(batches):
         landing.publish(batch, [b"torn\n"] * (number == 1))
         drain(
-            landing=landing.folder, tables=settings.tables, watermark_s=3, top=20, storm_client=5, final=number == 2
+            landing=landing.folder, tables=folder(settings), watermark_s=3, top=20, storm_client=5, final=number == 2
         )
 
     check(settings, batches, final=True)
-    assert [row["line"] for row in recomputed.read(settings.tables, t.REJECTED)] == [len(batches[1]) + 1]
-    found = learn(spark, settings.tables, Options(over_s=10, min_windows=1), None, None)
+    assert [row["line"] for row in recomputed.read(folder(settings), t.REJECTED)] == [len(batches[1]) + 1]
+    found = learn(spark, folder(settings), Options(over_s=10, min_windows=1), None, None)
     assert found.seen["client"] == len(
-        {row["client"] for row in recomputed.read(settings.tables, t.USUAL)} - {OTHERS}
+        {row["client"] for row in recomputed.read(folder(settings), t.USUAL)} - {OTHERS}
     )
-    assert found.summed.of == sum(row["messages"] for row in recomputed.read(settings.tables, t.USUAL))
+    assert found.summed.of == sum(row["messages"] for row in recomputed.read(folder(settings), t.USUAL))
     # Spark wrote nowhere else.
     assert {path.name for path in tmp_path.iterdir()} <= {name, "landing", "tables"}
     assert {path.name for path in Path(name).iterdir()} == {"landing", "tables"}
@@ -280,7 +286,7 @@ def test_a_clock_that_was_never_set_rejects_nothing(
     schema = ", ".join(f"{name} {kind}" for name, kind in SEGMENTS.items())
     said = ("a", f"{1:016x}", 1, str(path.relative_to(landing.folder)))
     rows = spark.createDataFrame([said], schema)
-    batches = Batches(settings, Commits(settings.tables), print, clock=lambda: 60.0)
+    batches = Batches(settings, Commits(folder(settings)), print, clock=lambda: 60.0)
 
     with pytest.raises(PipelineError, match=r"clock says 1970-01-01T00:01:00\+00:00: .* set the clock"):
         batches._make(rows, 0, Commit(), tmp_path / "making")
@@ -292,16 +298,16 @@ def test_what_comes_after_a_final_close_is_late(landing: Landing, settings: Pipe
     said = life.ticks(4, step_us=1_000_000)
     landing.publish(said)
     drain(final=True)
-    rates = recomputed.read(settings.tables, t.RATES)
+    rates = recomputed.read(folder(settings), t.RATES)
     life.t = said[-1]["t"]
     landing.publish(life.tick(step_us=1))
     drain(final=True)
     drain(final=True)
 
     assert rates
-    assert recomputed.read(settings.tables, t.RATES) == rates
-    assert sum(row["records"] for row in recomputed.read(settings.tables, t.LATE)) == len(
-        recomputed.read(settings.tables, t.RAW)
+    assert recomputed.read(folder(settings), t.RATES) == rates
+    assert sum(row["records"] for row in recomputed.read(folder(settings), t.LATE)) == len(
+        recomputed.read(folder(settings), t.RAW)
     ) - len(said)
 
 
@@ -321,7 +327,7 @@ def test_bad_input_is_told_of_and_nothing_else_is_lost(
     told = drain(final=True)
 
     check(settings, [good], final=True)
-    whys = sorted(row["why"] for row in recomputed.read(settings.tables, t.REJECTED))
+    whys = sorted(row["why"] for row in recomputed.read(folder(settings), t.REJECTED))
     assert len(whys) == 6
     assert sum("s ahead of the clock" in why for why in whys) == 1
     assert sum("before 1970" in why for why in whys) == 1
@@ -342,7 +348,7 @@ def test_a_clock_that_goes_back_makes_records_late(
     drain(final=True)
 
     check(settings, [first, second], final=True)
-    assert recomputed.read(settings.tables, t.LATE)
+    assert recomputed.read(folder(settings), t.LATE)
 
 
 def test_a_full_disk_ends_it_with_nothing_half_written(
@@ -367,7 +373,7 @@ def test_a_full_disk_ends_it_with_nothing_half_written(
     monkeypatch.setattr(window_tables, "write", full)
     with pytest.raises(PipelineError, match=r"is full: make room.*goes on from there"):
         drain()
-    assert [path for table in t.TABLES for path in table.files(settings.tables)] == []
+    assert [path for table in t.TABLES for path in table.files(folder(settings))] == []
     monkeypatch.undo()
     drain(final=True)
 
@@ -382,7 +388,7 @@ def test_a_checkpoint_without_its_steps_is_refused(
 
     landing.publish(Life("a", f"{1:016x}", Random(7)).ticks(3))
     drain()
-    shutil.rmtree(settings.tables / t.STATE / "spark")
+    shutil.rmtree(folder(settings) / t.STATE / "spark")
 
     with pytest.raises(PipelineError, match="continues with batch 0, but the commits beside it with 1"):
         drain()

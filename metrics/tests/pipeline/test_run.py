@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.errors import PipelineError, UnpublishedError
 from kinmqtt_metrics.pipeline import run
-from kinmqtt_metrics.pipeline.commits import Commits
+from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, placed
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.sources import LandingSource
 
@@ -101,7 +103,7 @@ def test_a_disk_that_fails_before_the_first_batch_is_told(
         raise OSError(number, os.strerror(number), str(path))
 
     def prepared(settings: PipelineSettings, *_more: Any) -> None:
-        Commits(settings.tables).prepare({"window_s": settings.window_s})
+        Commits(tmp_path / "tables").prepare({"window_s": settings.window_s})
 
     monkeypatch.setattr(run, "_run", prepared)
     with monkeypatch.context() as failing_disk:
@@ -151,6 +153,48 @@ def test_java_may_hear_of_the_end_first(asked: bool, tmp_path: Path, monkeypatch
     else:
         with pytest.raises(PipelineError, match="Java process has ended"):
             run.read(settings, spark, signalled, told.append)
+
+
+def test_a_full_disk_is_that_of_this_machine(tmp_path: Path) -> None:
+    """Of tables elsewhere steps are made in the temporary folder: a store has no disk that somebody could clear."""
+    elsewhere = PipelineSettings(tmp_path, "s3a://bucket/tables")
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    for said in (run._why(full, elsewhere), run._of_files(full, elsewhere)):
+        assert said.startswith(f"the disk of {tempfile.gettempdir()} ")
+    denied = run._of_files(OSError(errno.EACCES, "Permission denied"), elsewhere)
+    assert f"write to {tempfile.gettempdir()}" in denied
+    assert "--tables" not in denied
+    here = PipelineSettings(tmp_path, tmp_path / "tables")
+    assert run._why(full, here).startswith(f"the disk of {tmp_path / 'tables'} ")
+
+
+def test_a_batch_that_counts_is_not_told_as_one_that_left_nothing(tmp_path: Path) -> None:
+    """After its commit the files are moved; what fails there is told as what it is."""
+    steps = Commits(tmp_path)
+    steps.prepare({"window_s": 10})
+    with steps.making(commit_name(0)) as making:
+        placed(making, t.RATES, commit_name(0)).write_text("rows")
+        Commit().write(making)
+    (tmp_path / t.RATES.name).write_text("in the way")
+
+    with pytest.raises(UnpublishedError) as failed:
+        steps.publish(steps.folder / commit_name(0))
+
+    said = run._why(failed.value, PipelineSettings(tmp_path, tmp_path))
+    assert "batch counts" in said
+    assert "No table shows anything" not in said
+
+
+def test_a_url_is_told_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path would take one of its slashes."""
+    asked: list[PipelineSettings] = []
+    monkeypatch.setattr(run, "run", lambda settings, tell: asked.append(settings))
+
+    main(["pipeline", "run", "--from", "kafka", "--servers", "k:9092", "--tables", "s3a://bucket/tables"])
+
+    assert asked[0].tables == "s3a://bucket/tables"
+    assert asked[0].local is None
 
 
 def test_spark_is_told_of_a_failed_batch_in_a_few_words(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics import traffic as traffic_module
 from kinmqtt_metrics._plugin import STOP_S
-from kinmqtt_metrics.disk_writer import LOOK_S, Writer
+from kinmqtt_metrics.disk_writer import LOOK_S, DiskWriter
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.line_writer import RETRY_S, STUCK_S, WriterThread
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
@@ -286,10 +286,10 @@ def test_what_a_thread_that_is_gone_has_left_is_counted(tmp_path: Path, monkeypa
     """At the timer's next turn, and told."""
     scene = Scene(tmp_path, start=False)
 
-    def broken(writer: Writer) -> float:
+    def broken(writer: DiskWriter) -> float:
         raise MemoryError("by chance")
 
-    monkeypatch.setattr(Writer, "turn", broken)
+    monkeypatch.setattr(DiskWriter, "turn", broken)
     scene.start()
     assert scene.sink._thread is not None
     scene.sink._thread._thread.join(30.0)

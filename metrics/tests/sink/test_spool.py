@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kinmqtt_metrics import line_writer
-from kinmqtt_metrics.disk_writer import Writer
+from kinmqtt_metrics.disk_writer import DiskWriter
 from kinmqtt_metrics.landing import published
 from kinmqtt_metrics.line_writer import WriterThread
 from kinmqtt_metrics.record import Record
@@ -39,7 +39,7 @@ class Scene:
         self.disk = BrokenDisk() if disk is None else disk
         self.figures = Figures(MetricRegistry())
         self.spool = Spool(limit * RECORD_BYTES, self.figures)
-        self.writer = Writer(
+        self.writer = DiskWriter(
             self.spool, self.disk, landing, NODE, BOOT, lambda: self.clock.now(), self.clock.monotonic
         )
         self.taken: list[int] = []
@@ -482,7 +482,7 @@ def test_where_the_thread_is_gone_nothing_is_taken_any_more(
     if where == "_ENCODE":
         monkeypatch.setattr(line_writer, where, broken)
     else:
-        monkeypatch.setattr(Writer, where, broken)
+        monkeypatch.setattr(DiskWriter, where, broken)
     scene.offer(100)
     thread = WriterThread(scene.writer, scene.clock.monotonic)
     thread._run()
@@ -513,11 +513,11 @@ def test_a_record_that_comes_as_the_thread_goes_is_counted(
                 if is_ended:
                     thread.end(0.0)
                 else:
-                    monkeypatch.setattr(Writer, "turn", broken)
+                    monkeypatch.setattr(DiskWriter, "turn", broken)
                 thread._run()
             super().append(each)
 
-    def broken(writer: Writer) -> float:
+    def broken(writer: DiskWriter) -> float:
         raise MemoryError("by chance")
 
     scene.spool._records = Slow()

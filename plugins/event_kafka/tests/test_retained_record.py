@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_event_kafka.rebuild import RetainedRebuilder
-from kinmqtt_event_kafka.retained_record import decode, headers_of, key_of
+from kinmqtt_event_kafka.retained_record import decode, headers_of, key_of, topic_of
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.values import Message, MessageId, Publisher
 
@@ -22,7 +22,7 @@ PROPERTIES = st.builds(
 ) | st.just(Properties())
 MESSAGES = st.builds(
     Message,
-    TEXT.filter(bool),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0+#$"), min_size=1, max_size=8),
     st.binary(min_size=1, max_size=16),
     st.integers(0, 2),
     st.just(True),
@@ -61,6 +61,13 @@ def test_a_record_of_somebody_else_is_refused(headers: list[tuple[str, bytes | N
     """Whatever is in it."""
     with pytest.raises(ValueError, match=r"."):
         decode(b"a/b", b"x", headers)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff", b"a/+", b"a/#", b"a\0", b"$SYS/x"])
+def test_a_key_that_is_no_topic_is_refused(key: bytes | None) -> None:
+    """A broker would refuse it, or take it for the topics of others."""
+    with pytest.raises(ValueError, match=r"."):
+        topic_of(key)
 
 
 def test_of_each_topic_the_last_record_counts() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from attrs import frozen
 
-from kinmqtt_kafka_kit import AiokafkaLog, Endings, SecuritySettings, options, why
+from kinmqtt_kafka_kit import AiokafkaLog, Endings, SecuritySettings, options, pauses, settled, why
+from kinmqtt_kafka_kit.aiokafka_log import MAX_WAITING
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.memory.plugin import RecordingLog
 
@@ -78,6 +82,98 @@ def test_aiokafkas_lines_are_for_debugging() -> None:
     assert log.texts("error") == []
     assert logging.getLogger("aiokafka").propagate
     assert logging.getLogger("aiokafka").handlers == []
+
+
+def test_a_line_comes_once_however_many_plugins_take_it() -> None:
+    """To the first one; when that has ended, to the next."""
+    logs = [RecordingLog(), RecordingLog(), RecordingLog()]
+    takers = [AiokafkaLog(log) for log in logs]
+    logger = logging.getLogger("aiokafka.conn")
+    for taker in takers:
+        taker.begin()
+
+    logger.error("one")
+    takers[1].end()
+    logger.error("two")
+    takers[0].end()
+    logger.error("three")
+    takers[2].end()
+
+    assert [log.texts() for log in logs] == [["aiokafka: one", "aiokafka: two"], [], ["aiokafka: three"]]
+    assert logging.getLogger("aiokafka").handlers == []
+
+
+def test_a_line_of_another_thread_is_logged_by_the_loop() -> None:
+    """The broker's log belongs to the reactor's thread."""
+    log, threads = RecordingLog(), []
+
+    def debug(format: str, **values: object) -> None:
+        threads.append(threading.get_ident())
+        RecordingLog.debug(log, format, **values)
+
+    log.debug = debug  # type: ignore[method-assign]
+    taker = AiokafkaLog(log)
+
+    async def main() -> None:
+        taker.begin()
+        await asyncio.to_thread(logging.getLogger("aiokafka").error, "from a thread")
+        await asyncio.sleep(0)
+        taker.end()
+
+    asyncio.run(main())
+
+    assert log.texts("debug") == ["aiokafka: from a thread"]
+    assert threads == [threading.get_ident()]
+
+
+def test_without_a_loop_lines_of_other_threads_wait_for_the_plugin() -> None:
+    """Not without bound; what is left is logged at the end."""
+    log = RecordingLog()
+    taker = AiokafkaLog(log)
+    taker.begin()
+
+    def lines() -> None:
+        for number in range(MAX_WAITING + 5):
+            logging.getLogger("aiokafka").error("%d", number)
+
+    for last in (taker.flush, taker.end):
+        thread = threading.Thread(target=lines)
+        thread.start()
+        thread.join()
+        assert log.lines == []
+        last()
+        assert log.texts() == [f"aiokafka: {number}" for number in range(5, MAX_WAITING + 5)]
+        log.lines.clear()
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """Less a share that chance decides; a success begins anew."""
+    waits = pauses(Random(1))
+
+    some = [waits.next_s() for _ in range(12)]
+    waits.reset()
+
+    assert all(0.8 * full <= pause_s <= full for full, pause_s in zip([0.1, 0.2, 0.4, 0.8], some, strict=False))
+    assert 24 <= some[-1] <= 30
+    assert waits.next_s() <= 0.1
+
+
+def test_what_may_be_an_answer_or_one_that_comes_is_settled() -> None:
+    """A value, a future, or something like a Deferred."""
+
+    class LikeADeferred:
+        def __await__(self) -> Iterator[None]:
+            raise AssertionError("it would wait for another loop")
+
+        def asFuture(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
+            future: asyncio.Future[str] = loop.create_future()
+            future.set_result("deferred")
+            return future
+
+    async def main() -> list[object]:
+        return [await settled("value"), await settled(asyncio.sleep(0, "later")), await settled(LikeADeferred())]
+
+    assert asyncio.run(main()) == ["value", "later", "deferred"]
 
 
 def test_an_end_that_fails_is_over_all_the_same() -> None:

@@ -20,9 +20,10 @@ from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.missing_records import Life
 from kinmqtt_metrics.pipeline import aggregate, window_tables
+from kinmqtt_metrics.pipeline.backlog import Backlog
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, idle_commit_name, place, placed
 from kinmqtt_metrics.pipeline.exchange import CLOSED, Exchange, exchange_of
-from kinmqtt_metrics.pipeline.sources import LandingSource, Source, Unread
+from kinmqtt_metrics.pipeline.sources import LandingSource, Source
 from kinmqtt_metrics.pipeline.staging import MADE, READ, Made, Staging
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
 from kinmqtt_metrics.pipeline.watermarks import Node, Watermarks
@@ -81,7 +82,7 @@ class Batches:
     source: Source = field(default=Factory(lambda self: LandingSource(self.settings), takes_self=True))
     exchange: Exchange = field(init=False)
     closing: Watermarks = field(init=False)
-    backlog: Unread = field(init=False)
+    backlog: Backlog = field(init=False)
     _since_s: float = field(init=False, default=0.0)
     """What ``clock`` said when ``monotonic`` was at 0: a clock that is set during a run makes nobody silent."""
     _began_s: float = field(init=False, default=0.0)
@@ -91,7 +92,7 @@ class Batches:
         of = self.settings
         self.closing = Watermarks(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
         self.exchange = exchange_of(of.master)
-        self.backlog = self.source.unread(self.steps.checkpoint)
+        self.backlog = self.source.backlog(self.steps.checkpoint)
         self._since_s = self.clock() - self.monotonic()
         if not (of.once or of.final):
             self._began_s = self._now_s()
@@ -110,9 +111,9 @@ class Batches:
         done = self.steps.done(number)
         if self.steps.written(number).digest != digest if done else number != follows:
             raise PipelineError(
-                f"Spark's checkpoint {self.steps.checkpoint} continues with batch {number}, but the commits beside "
+                f"Spark's checkpoint of {self.steps.where} continues with batch {number}, but the commits beside "
                 f"it with {follows}: one of them was removed or restored without the other. Restore the whole of "
-                f"{self.steps.tables}, or start again in an empty folder"
+                f"{self.steps.where}, or start again in an empty folder"
             )
         if done:
             self.steps.publish(folder)

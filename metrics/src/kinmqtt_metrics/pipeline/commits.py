@@ -32,7 +32,7 @@ from attrs import Factory, define, field
 
 from kinmqtt_metrics import missing_records
 from kinmqtt_metrics.durable import make_folder, rename, replace_text, sync
-from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.errors import PipelineError, UnpublishedError
 from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.missing_records import Life
 from kinmqtt_metrics.pipeline.watermarks import Node
@@ -69,11 +69,10 @@ class Commit:
         (folder / STEP).write_text(json.dumps(text), "utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Commit:
-        """Raises :class:`PipelineError` where it can't be read."""
-        path = folder / STEP
+    def read(cls, folder: Path, where: Path | str) -> Commit:
+        """Raises :class:`PipelineError` where it can't be read, which names ``where`` the tables are."""
         try:
-            text: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            text: dict[str, Any] = json.loads((folder / STEP).read_text("utf-8"))
             return cls(
                 {name: Node(*of) for name, of in text["nodes"].items()},
                 missing_records.from_json(text["seen"]),
@@ -83,8 +82,9 @@ class Commit:
             )
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise PipelineError(
-                f"{path} can't be read ({error}): restore {path.parents[2]} with the tables from a backup, or start "
-                f"again in an empty folder of tables, which reads the whole landing folder"
+                f"{where}: what the step {folder.name} has left ({STEP}) can't be read ({error}): restore {STATE} "
+                "with the tables from a backup, or start again in an empty folder of tables, which reads everything "
+                "again"
             ) from error
 
 
@@ -94,6 +94,11 @@ class Commits:
 
     tables: Path
     folder: Path = field(init=False, default=Factory(lambda self: self.tables / STATE / "steps", takes_self=True))
+
+    @property
+    def where(self) -> Path | str:
+        """Where the tables are, for people."""
+        return self.tables
 
     @property
     def checkpoint(self) -> Path:
@@ -158,7 +163,7 @@ class Commits:
 
     def written(self, batch: int) -> Commit:
         """What a batch left that was made. Raises :class:`PipelineError` where it can't be read."""
-        return Commit.read(self.folder / commit_name(batch))
+        return Commit.read(self.folder / commit_name(batch), self.where)
 
     def offsets(self, batch: int) -> str:
         """A digest of what Spark wrote down of a batch; from here on it is on the disk."""
@@ -170,7 +175,7 @@ class Commits:
     def last(self) -> tuple[str | None, Commit]:
         """The latest step and its name; an empty one at the beginning."""
         names = self._names()
-        return (names[-1], Commit.read(self.folder / names[-1])) if names else (None, Commit())
+        return (names[-1], Commit.read(self.folder / names[-1], self.where)) if names else (None, Commit())
 
     @contextmanager
     def making(self, name: str) -> Iterator[Path]:
@@ -190,11 +195,26 @@ class Commits:
             raise
 
     def publish(self, folder: Path) -> None:
-        """Move a step's files to where readers look. What was moved before is no more there to be moved."""
-        for path in sorted(folder.glob("tables/*/*.parquet")):
-            target = self.tables / path.parent.name
-            make_folder(target)
-            rename(path, target / path.name)
+        """Move a step's files to where readers look. What was moved before is no more there to be moved.
+
+        Raises :class:`UnpublishedError`.
+        """
+        with self.after_commit():
+            for path in sorted(folder.glob("tables/*/*.parquet")):
+                target = self.tables / path.parent.name
+                make_folder(target)
+                rename(path, target / path.name)
+
+    @contextmanager
+    def after_commit(self) -> Iterator[None]:
+        """What fails within the block is told as what it is: the batch counts. Raises :class:`UnpublishedError`."""
+        try:
+            yield
+        except Exception as error:
+            raise UnpublishedError(
+                f"the last batch counts, but not all of its files are in {self.where} yet ({error}). Start again: "
+                "the same command moves the others first"
+            ) from error
 
     def forget(self, keep: int = 2) -> None:
         """Remove steps that are published and that Spark can't come back to, but for the last ones."""

@@ -117,11 +117,17 @@ class HadoopFolder:
     def move(self, name: str, target: str) -> None:
         """Give a file its last name; again, if that was cut off in between. What is moved is whole, or not there.
 
-        Object stores copy, then delete.
+        A file that is not there was moved before; its target may be gone since, merged or deleted by whoever looks
+        after the tables. Object stores copy, then delete.
         """
+        if not self.exists(name):
+            return
         if self.exists(target):
             self.remove(name)
             return
+        self._rename(name, target)
+
+    def _rename(self, name: str, target: str) -> None:
         self._call(lambda: self._fs.mkdirs(self._path(target).getParent()))
         if not self._call(lambda: self._fs.rename(self._path(name), self._path(target))):
             raise HadoopError(f"{self.url}/{name} could not be renamed to {target}")

@@ -2,10 +2,10 @@
 
 .. code-block:: text
 
-    s3a://bucket/tables/.pipeline/v1/settings.json           what can't change
-    s3a://bucket/tables/.pipeline/v1/log/0000/0000000041.json  the 41st commit
-    s3a://bucket/tables/.pipeline/v1/made/0000000012-8c3f…/  what a step made: the state, and tables to be moved
-    s3a://bucket/tables/rates/batch-0000000012.parquet       where readers look
+    s3a://bucket/tables/.pipeline/v1/settings.json             what can't change
+    s3a://bucket/tables/.pipeline/v1/log/000000/0000000041.json  the 41st commit
+    s3a://bucket/tables/.pipeline/v1/made/0000000012-8c3f…/    what a step made: the state, and tables to be moved
+    s3a://bucket/tables/rates/batch-0000000012.parquet         where readers look
 
 A step is made in a folder of this machine, and copied there under a name that nobody has used. Then its commit is
 created under the next number, which succeeds only where there is none: this makes it count. It names the files, has
@@ -54,14 +54,27 @@ class RemoteCommits(Commits):
     _moves: list[tuple[str, str]] = field(init=False, factory=list)
     """Files of the last commit, and where they go."""
 
+    @property
+    def where(self) -> str:
+        """The URL."""
+        return self.remote.url
+
     def prepare(self, frozen: dict[str, Any]) -> None:
         """Take over what the last commit left; end what a run before left undone. Raises :class:`PipelineError`."""
         self.folder.mkdir(parents=True)
         self._check_settings(frozen)
         self._number = self._latest()
         if self._number:
-            commit = json.loads(self._text(_commit_path(self._number)))
-            self._restore(commit)
+            path = _commit_path(self._number)
+            text = self._text(path)
+            try:
+                commit = json.loads(text)
+                self._restore(commit)
+            except (ValueError, LookupError, TypeError) as error:
+                raise PipelineError(
+                    f"{self.where}/{path} can't be read ({error!r}): restore it from a backup, or start again in an "
+                    "empty folder of tables, which reads everything again"
+                ) from error
             self._publish()
             self._clean(int(commit["name"][:10]))
 
@@ -72,16 +85,16 @@ class RemoteCommits(Commits):
             if known is not None:
                 self.remote.remove(_SETTINGS)
                 raise PipelineError(
-                    f"{self.remote.url} has tables ({known}), and {STATE}, which says what they were made from, is "
+                    f"{self.where} has tables ({known}), and {STATE}, which says what they were made from, is "
                     "gone: restore it, or use another folder of tables"
                 )
             # A store that takes it twice would let two drivers commit the same number.
             if self.remote.create(_SETTINGS, content):
                 raise PipelineError(
-                    f"{self.remote.url}: this store overwrites a file that was to be created only if it is not "
+                    f"{self.where}: this store overwrites a file that was to be created only if it is not "
                     "there. It can't hold tables: use one with conditional writes (If-None-Match), such as S3"
                 )
-        check_settings(json.loads(self._text(_SETTINGS)), frozen, self.remote.url)
+        check_settings(json.loads(self._text(_SETTINGS)), frozen, self.where)
 
     def _text(self, name: str) -> str:
         path = self.tables / f"fetched-{uuid4().hex}"
@@ -155,7 +168,7 @@ class RemoteCommits(Commits):
         created = self.remote.create(path_of_commit, json.dumps(commit).encode())
         if not created and json.loads(self._text(path_of_commit))["id"] != made:
             raise PipelineError(
-                f"another pipeline writes to {self.remote.url}: it was faster, and its batch counts. Stop one of the "
+                f"another pipeline writes to {self.where}: it was faster, and its batch counts. Stop one of the "
                 "two, or use another folder for the tables; no table shows anything of this batch"
             )
         self._number += 1
@@ -168,21 +181,26 @@ class RemoteCommits(Commits):
         return {name: (self.checkpoint / name).read_text("utf-8") for name in names}
 
     def publish(self, folder: Path) -> None:
-        """Move the last step's files to where readers look; those of steps before are there."""
+        """Move the last step's files to where readers look; those of steps before are there.
+
+        Raises :class:`UnpublishedError`.
+        """
         self._publish()
         for path in folder.glob("tables/*/*.parquet"):
             path.unlink()
 
     def _publish(self) -> None:
-        for source, target in self._moves:
-            self.remote.move(source, target)
+        with self.after_commit():
+            for source, target in self._moves:
+                self.remote.move(source, target)
         self._moves = []
 
     def forget(self, keep: int = _KEEP) -> None:
-        """Remove what steps made that nobody goes on from."""
+        """Remove what steps made that nobody goes on from. Raises :class:`UnpublishedError`."""
         Commits.forget(self, keep)
-        for made in self._made[:-keep]:
-            self.remote.remove(f"{_MADE}/{made}")
+        with self.after_commit():
+            for made in self._made[:-keep]:
+                self.remote.remove(f"{_MADE}/{made}")
         self._made = self._made[-keep:]
 
 

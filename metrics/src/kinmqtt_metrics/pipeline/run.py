@@ -54,8 +54,8 @@ def run(settings: PipelineSettings, tell: Tell) -> None:
         _check(settings)
         asked = Asked()
         with ExitStack() as held:
-            if not settings.url:
-                held.enter_context(locked(settings.tables))
+            if settings.local is not None:
+                held.enter_context(locked(settings.local))
             held.enter_context(asked.heard())
             held.enter_context(quiet_after(asked.ending))
             _run(settings, tell, asked)
@@ -73,8 +73,8 @@ def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
         raise
     try:
         jvm_lock = None
-        if not settings.url:
-            jvm_lock = lock_jvm(spark, settings.tables / OWN / "jvm.lock")
+        if settings.local is not None:
+            jvm_lock = lock_jvm(spark, settings.local / OWN / "jvm.lock")
         asked.started()
         read(settings, spark, asked, tell)
         # Java's lock ends with its process, which is later; until here the object of this name kept it.
@@ -87,10 +87,10 @@ def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
 def _check(settings: PipelineSettings) -> None:
     if settings.topic is None:
         _check_landing(settings.landing)
-    if not settings.url:
-        check_path(settings.tables)
-        settings.tables.mkdir(parents=True, exist_ok=True)
-        _check_apart(settings.landing, settings.tables.resolve())
+    if settings.local is not None:
+        check_path(settings.local)
+        settings.local.mkdir(parents=True, exist_ok=True)
+        _check_apart(settings.landing, settings.local.resolve())
 
 
 def _check_landing(landing: Path | None) -> None:
@@ -137,15 +137,15 @@ def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Te
 @contextmanager
 def _commits(settings: PipelineSettings, spark: SparkSession) -> Iterator[Commits]:
     """The steps of the tables; of tables elsewhere they are made in a folder that ends with the block."""
-    if not settings.url:
+    if settings.local is not None:
         # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
-        yield Commits(settings.tables.resolve())
+        yield Commits(settings.local.resolve())
         return
     from kinmqtt_metrics.pipeline.remote_commits import RemoteCommits
 
     work = Path(tempfile.mkdtemp(prefix="kinmqtt-pipeline-")).resolve()
     try:
-        yield RemoteCommits(work, remote=HadoopFolder(spark, settings.url))
+        yield RemoteCommits(work, remote=HadoopFolder(spark, str(settings.tables)))
     except HadoopError as error:
         raise PipelineError(f"the tables can't be reached: {error}") from error
     finally:
@@ -205,7 +205,7 @@ class _Query:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=f"{settings.trigger_s:.6f} seconds")
-            tell(f"reading {source.root or source.name}, writing {settings.where}; ^C ends this")
+            tell(f"reading {source.root or source.name}, writing {settings.tables}; ^C ends this")
         query = writing.start()
         look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
@@ -252,7 +252,7 @@ def _why(error: BaseException, settings: PipelineSettings) -> str:
     text = str(error)
     after = "No table shows anything of the batch that failed; the same command goes on from there"
     if "No space left on device" in text or "Disk quota exceeded" in text:
-        return f"the disk of {settings.where} (or of Spark's temporary files) is full: make room. {after}"
+        return f"the disk of {_disk(settings)} (or of Spark's temporary files) is full: make room. {after}"
     if "find data source: kafka" in text or "find the data source: kafka" in text:
         return f"Spark has no connector to Kafka: --conf spark.jars.packages={CONNECTOR}:{_spark_version()}"
     if "Answer from Java side is empty" in text or "Connection refused" in text or "py4j.protocol" in text:
@@ -263,6 +263,11 @@ def _why(error: BaseException, settings: PipelineSettings) -> str:
     )
     more = "--conf spark.log.level=ERROR tells more"
     return f"a batch failed: {type(error).__name__}: {said.strip()[:500]} ({more}). {after}"
+
+
+def _disk(settings: PipelineSettings) -> Path:
+    """The folder of this machine that a run writes to: of tables elsewhere, steps are made in a temporary one."""
+    return Path(tempfile.gettempdir()) if settings.local is None else settings.local
 
 
 def _spark_version() -> str:
@@ -281,19 +286,20 @@ def _stop(spark: SparkSession) -> None:
 
 def _of_files(error: OSError, settings: PipelineSettings) -> str:
     """Of what stands before or after the batches: folders, locks, settings."""
-    where = error.filename or settings.tables
+    where = error.filename or _disk(settings)
+    other = "another folder for --tables" if settings.local is not None else "another temporary folder (TMPDIR)"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {where} is full: make room, and start again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         reading = "" if settings.landing is None else f"read {settings.landing} and to "
         return (
-            f"{where}: {error.strerror}: this user must be able to {reading}write to "
-            f"{settings.tables}; run as their owner, or take another folder for --tables"
+            f"{where}: {error.strerror}: this user must be able to {reading}write to {_disk(settings)}; run as their "
+            f"owner, or take {other}"
         )
     if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
         return (
             f"{where}: {error.strerror}: something else stands where the pipeline has a file or folder of its own; "
-            "move it away, or take another folder for --tables"
+            f"move it away, or take {other}"
         )
     return f"{where}: {error.strerror or error}"
 

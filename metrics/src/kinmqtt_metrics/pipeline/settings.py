@@ -43,8 +43,8 @@ class PipelineSettings:
 
     landing: Path | None
     """Nothing with :attr:`topic`."""
-    tables: Path
-    """A folder of this machine."""
+    tables: Path | str
+    """A folder of this machine, or the URL of one on a file system that Hadoop speaks with."""
     once: bool = False
     final: bool = False
     trigger_s: float = 2.0
@@ -61,15 +61,13 @@ class PipelineSettings:
     """and from a topic."""
     topic: Topic | None = None
     master: str = "local[2]"
-    url: str = ""
-    """Of tables elsewhere, on a file system that Hadoop speaks with: stands in for :attr:`tables`."""
     conf: dict[str, str] = Factory(dict)
     """Of Spark; stands above what the pipeline sets itself."""
 
     @property
-    def where(self) -> Path | str:
-        """Where the tables are, for people."""
-        return self.url or self.tables
+    def local(self) -> Path | None:
+        """The folder of the tables, if it is one of this machine."""
+        return self.tables if isinstance(self.tables, Path) else None
 
     def __attrs_post_init__(self) -> None:
         for name, bounds in BOUNDS.items():

@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt_metrics.errors import PipelineError
-from kinmqtt_metrics.pipeline.backlog import Backlog
+from kinmqtt_metrics.pipeline.backlog import Backlog, LandingBacklog, TopicBacklog
 from kinmqtt_metrics.pipeline.staging import Made, Staging
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
 CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 """What Spark needs to read from Kafka, as Maven knows it; of Spark's own version."""
-
-
-class Unread(Protocol):
-    """What is there and was not read yet."""
-
-    def is_empty(self, batch: int) -> bool:
-        """Whether all was read up to this batch."""
-        ...
 
 
 class Source(ABC):
@@ -44,7 +36,7 @@ class Source(ABC):
         """Rows that name records, or contain them."""
 
     @abstractmethod
-    def unread(self, checkpoint: Path) -> Unread:
+    def backlog(self, checkpoint: Path) -> Backlog:
         """What the query with this checkpoint has not read."""
 
     @abstractmethod
@@ -70,9 +62,9 @@ class LandingSource(Source):
             .load(self.root)
         )
 
-    def unread(self, checkpoint: Path) -> Unread:
+    def backlog(self, checkpoint: Path) -> Backlog:
         """By the names of segments."""
-        return Backlog(checkpoint, Path(self.root))
+        return LandingBacklog(checkpoint, Path(self.root))
 
     def stage(self, staging: Staging) -> Callable[[Iterable[Any]], Iterator[Made]]:
         """Rows are segments."""
@@ -99,29 +91,13 @@ class KafkaSource(Source):
         reading = reading.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", self._records)
         return reading.load().select("topic", "partition", "offset", "value")
 
-    def unread(self, checkpoint: Path) -> Unread:
+    def backlog(self, checkpoint: Path) -> Backlog:
         """By offsets."""
-        return _UnreadOffsets(self._spark, self.options, checkpoint)
+        return TopicBacklog(self._spark, self.options, checkpoint)
 
     def stage(self, staging: Staging) -> Callable[[Iterable[Any]], Iterator[Made]]:
         """Rows have the records."""
         return staging.values
-
-
-class _UnreadOffsets:
-    def __init__(self, spark: SparkSession, options: dict[str, str], checkpoint: Path) -> None:
-        self._reading = spark.read.format("kafka").options(**options)
-        self._offsets = checkpoint / "offsets"
-
-    def is_empty(self, batch: int) -> bool:
-        """Ask Kafka for what follows the offsets of the batch."""
-        offsets = (self._offsets / str(batch)).read_text("utf-8").splitlines()[-1]
-        try:
-            return self._reading.option("startingOffsets", offsets).load().isEmpty()
-        except Exception:
-            # A topic that has more partitions since then, say: the next batch has their offsets. Until it is known
-            # better nobody is silent.
-            return False
 
 
 def kafka_options(spark: SparkSession, topic: Topic) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from kinmqtt_event_kafka.feed import KafkaFeed, settled
+from kinmqtt_event_kafka.feed import KafkaFeed
 from kinmqtt_event_kafka.retained import RetainedShipper
 from kinmqtt_event_kafka.settings import EventKafkaSettings
 from kinmqtt_event_kafka.shipping import GROUP, Shipper
-from kinmqtt_kafka_kit import AiokafkaLog
+from kinmqtt_kafka_kit import AiokafkaLog, settled
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.services.event import Consumer, EventFeed, EventLog

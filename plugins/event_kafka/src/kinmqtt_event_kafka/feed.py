@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,15 +12,11 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInPro
 
 from kinmqtt_event_kafka.schema import decode
 from kinmqtt_event_kafka.settings import EventKafkaSettings
-from kinmqtt_kafka_kit import Endings, Gate, options, unavailable, why
+from kinmqtt_kafka_kit import Endings, Gate, options, pauses, settled, unavailable, why
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import Consumer, EventFeed, Handler, Recorded, Start, node_group
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import Log
-
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 30.0
-"""After a failure of a handler or of Kafka there is a pause that doubles from the first to the longest."""
 
 STOP_LIMIT_S: Final = 5.0
 """How long the plugin's stop waits for handlers that are at work."""
@@ -32,14 +28,6 @@ TOPICS_PAUSE_MS: Final = 30_000
 """How often to look for the topic, if it was missing, and for new partitions."""
 
 Records = Mapping[TopicPartition, Sequence[Any]]
-
-
-async def settled(answer: Any) -> Any:
-    """Return what the SPI calls ``Maybe``: a value, or what an asyncio future, a coroutine or a Deferred has."""
-    if not isinstance(answer, Awaitable):
-        return answer
-    as_future = getattr(answer, "asFuture", None)
-    return await (answer if as_future is None else as_future(asyncio.get_running_loop()))
 
 
 class KafkaFeed(EventFeed):
@@ -173,7 +161,7 @@ class KafkaConsumer(Consumer):
         self._feed = feed
         self._handler = handler
         self._start = start
-        self._failures = 0
+        self._pauses = pauses()
         self._stopping = False
         self._in_hand = False
         self._endings = Endings()
@@ -235,7 +223,7 @@ class KafkaConsumer(Consumer):
             await self._pause()
             if not gate.enter_again():
                 return
-        self._failures = 0
+        self._pauses.reset()
         offsets = {place: records[-1].offset + 1 for place, records in found.items()}
         try:
             await client.commit(offsets)
@@ -258,6 +246,4 @@ class KafkaConsumer(Consumer):
             self._in_hand = False
 
     async def _pause(self) -> None:
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 30), LONGEST_PAUSE_S)
-        self._failures += 1
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(self._pauses.next_s())

@@ -28,8 +28,11 @@ def key_of(topic: str) -> bytes:
 
 
 def topic_of(key: bytes | None) -> str:
-    """Return the topic of a key."""
-    return (key or b"").decode("utf-8", "surrogatepass")
+    """Return the topic of a key; raises ``ValueError`` for one that nobody can have retained a message under."""
+    topic = (key or b"").decode("utf-8", "surrogatepass")
+    if not topic or topic[0] == "$" or any(sign in topic for sign in "+#\0"):
+        raise ValueError(f"the key {topic[:100]!r} is no topic of a retained message")
+    return topic
 
 
 def headers_of(message: Message) -> list[Header]:

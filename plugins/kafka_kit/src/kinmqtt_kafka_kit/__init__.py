@@ -4,7 +4,9 @@ from kinmqtt_kafka_kit.aiokafka_log import AiokafkaLog
 from kinmqtt_kafka_kit.client import Endings, end_producer, options, start_producer, why
 from kinmqtt_kafka_kit.errors import is_too_large, meaning, text_of, unavailable
 from kinmqtt_kafka_kit.gate import Gate
+from kinmqtt_kafka_kit.pauses import pauses
 from kinmqtt_kafka_kit.settings import Connection, SecuritySettings, checked, is_topic_name
+from kinmqtt_kafka_kit.settled import settled
 
 __all__ = [
     "AiokafkaLog",
@@ -18,6 +20,8 @@ __all__ = [
     "is_topic_name",
     "meaning",
     "options",
+    "pauses",
+    "settled",
     "start_producer",
     "text_of",
     "unavailable",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from aiokafka import AIOKafkaProducer
@@ -16,10 +16,10 @@ from kinmqtt_spi.services.bridge import Answer, Poison
 
 Header: TypeAlias = tuple[str, bytes]
 
-Record: TypeAlias = tuple[int, bytes, bytes | None, list[Header], int]
+Record: TypeAlias = tuple[int, bytes, bytes | None, list[Header], int | None]
 """A record on its way to Kafka: the place of its answer in the batch, key, value (``None`` deletes the key from a
-compacted topic), headers, and its time in milliseconds since the epoch. A plain tuple, because one is made for each
-message."""
+compacted topic), headers, and its time in milliseconds since the epoch (``None``: when it is sent). A plain tuple,
+because one is made for each message."""
 
 Place: TypeAlias = tuple[str, int]
 """A topic and the number of a partition."""
@@ -51,6 +51,10 @@ class _TooLarge(Exception):
         self.size_bytes = size_bytes
 
 
+def _nothing() -> None:
+    """What nobody waits for."""
+
+
 class Delivery:
     """The partitions that a sink sends to."""
 
@@ -58,36 +62,42 @@ class Delivery:
         self._producers = producers
         self._locks: dict[Place, asyncio.Lock] = {}
         self._learned: dict[str, int] = {}
-        """The size of batches to topics that have refused larger ones."""
+        """The size of batches, before they are compressed, to topics that have refused larger ones."""
 
     async def deliver(
-        self, by_place: Mapping[Place, Sequence[Record]], answers: list[Answer]
+        self,
+        by_place: Mapping[Place, Sequence[Record]],
+        answers: list[Answer],
+        advanced: Callable[[], object] = _nothing,
     ) -> dict[Place, SinkRefused | ServiceUnavailable]:
         """Send the records of several partitions; returns the failures.
 
-        Records that a topic will never take are answered with ``Poison``.
+        Records that a topic will never take are answered with ``Poison``. ``advanced`` is called after each answer of
+        Kafka.
         """
         if len(by_place) == 1:
             [(place, records)] = by_place.items()
-            results = [await self._one(place, records, answers)]
+            results = [await self._one(place, records, answers, advanced)]
         else:
-            results = await asyncio.gather(*(self._one(*each, answers) for each in by_place.items()))
+            results = await asyncio.gather(*(self._one(*each, answers, advanced) for each in by_place.items()))
         return {place: failure for place, failure in zip(by_place, results, strict=True) if failure is not None}
 
     async def _one(
-        self, place: Place, records: Sequence[Record], answers: list[Answer]
+        self, place: Place, records: Sequence[Record], answers: list[Answer], advanced: Callable[[], object]
     ) -> SinkRefused | ServiceUnavailable | None:
         lock = self._locks.get(place)
         if lock is None:
             lock = self._locks[place] = asyncio.Lock()
         async with lock:
             try:
-                await self._all(place, records, answers)
+                await self._all(place, records, answers, advanced)
             except Exception as error:
                 return meaning(error)
         return None
 
-    async def _all(self, place: Place, records: Sequence[Record], answers: list[Answer]) -> None:
+    async def _all(
+        self, place: Place, records: Sequence[Record], answers: list[Answer], advanced: Callable[[], object]
+    ) -> None:
         waiting = deque([records])
         while waiting:
             part = waiting.popleft()
@@ -95,6 +105,7 @@ class Delivery:
             try:
                 sent = await self._batch(producer, place, part)
             except _TooLarge as error:
+                advanced()
                 await self._producers.renew(producer)
                 if error.records == 1:
                     size = error.size_bytes
@@ -109,6 +120,7 @@ class Delivery:
                 if part:
                     waiting.appendleft(part)
                 continue
+            advanced()
             if sent < len(part):
                 waiting.appendleft(part[sent:])
 

@@ -19,24 +19,34 @@ from kinmqtt_spi.services.bridge import Answer
 class TopicWriter:
     """Writes at least once: what has failed is to be written again, and the order of each key holds."""
 
-    def __init__(self, connection: Connection, topic: str, max_batch_bytes: int) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, max_batch_bytes: int, compression: str | None = None
+    ) -> None:
+        """``max_batch_bytes`` is the size before ``compression``, which is one of aiokafka's."""
         self.topic = topic
         self._connection = connection
-        self._producers = Producers(connection, max_batch_size=max_batch_bytes)
+        self._producers = Producers(connection, max_batch_size=max_batch_bytes, compression_type=compression)
         self._delivery = Delivery(self._producers)
 
     async def write(self, records: Sequence[Record]) -> list[Answer]:
         """Write records; returns ``Poison`` for those that the topic does not take for their size, else ``None``.
 
-        The first field of each record is its place in the answer. Raises ``SinkRefused`` and ``ServiceUnavailable``,
-        also if the topic is missing: it is never created.
+        The first field of each record is its place in the answer. The time limit is that of each answer of Kafka.
+        Raises ``SinkRefused`` and ``ServiceUnavailable``, also if the topic is missing: it is never created.
         """
         answers: list[Answer] = [None] * len(records)
+        now, limit_s = asyncio.get_running_loop().time, self._connection.timeout_s
         try:
-            async with asyncio.timeout(self._connection.timeout_s):
+            async with asyncio.timeout(limit_s) as limit:
+
+                def advanced() -> None:
+                    if not limit.expired():
+                        limit.reschedule(now() + limit_s)
+
                 if not self._producers.is_open:
                     await self._producers.open()
-                failures = await self._delivery.deliver(self._by_place(records, await self._partitions()), answers)
+                by_place = self._by_place(records, await self._partitions())
+                failures = await self._delivery.deliver(by_place, answers, advanced)
             if failures:
                 # A refusal first: an operator must learn of it.
                 raise min(failures.values(), key=lambda failure: not isinstance(failure, SinkRefused))
