@@ -10,7 +10,7 @@ from attrs import evolve
 
 from kinmqtt_spi.bridging.parking import REASON_PROPERTY
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
-from kinmqtt_spi.services.bridge import Poison, Retry, SinkState
+from kinmqtt_spi.services.bridge import Poison, Retry, SendSettings, SinkState
 from spi_harness.bridge_bench import Bench, payloads
 
 
@@ -216,6 +216,28 @@ def test_poison_is_parked_and_then_acknowledged() -> None:
     assert parked.expires_at is None
     assert [why for _, why in bench.poisoned] == ["too long\n"]
     assert bench.sum("bridge.poisoned") == 1
+
+
+@pytest.mark.parametrize("still_poison", [True, False])
+def test_what_could_not_be_parked_goes_back_to_its_lane_if_a_reload_halts_instead(still_poison: bool) -> None:
+    """It stays in the outbox: the plan no longer parks, and it does not drop."""
+    bench = started(linger_s=0)
+    bench.list.answer = lambda item: Poison("no") if item.message.payload in (b"1", b"2") else None
+    bench.parked.fails = True
+    bench.put("a", "a", "a")
+    bench.turn()
+    if not still_poison:
+        bench.list.answer = lambda item: None
+
+    bench.runner.reload(evolve(bench.plan, sending=SendSettings(linger_s=0, poison="stop")), bench.parking)
+    bench.turn(1)
+
+    if still_poison:
+        assert [each.message.payload for each in bench.outbox.stored.values()] == [b"1", b"2"]
+        assert bench.states[-1] is SinkState.STOPPED
+    else:
+        assert payloads(bench.list.taken) == [b"3", b"1", b"2"]
+        assert bench.outbox.stored == {}
 
 
 def test_poison_is_dropped_if_the_settings_say_so() -> None:

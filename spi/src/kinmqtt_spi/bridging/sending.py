@@ -48,7 +48,7 @@ class Sender:
         self._first_lane = 0
         self._pumps = False
         self._pump_again = False
-        self._disposal = Disposal(outbox, environment, counters, failures, on_poisoned)
+        self._disposal = Disposal(outbox, environment, counters, failures, on_poisoned, self._send_again)
         self.is_open = False
         """Whether batches may begin."""
         self.under_way = 0
@@ -253,6 +253,14 @@ class Sender:
         lane.send_again(batch)
         if lane.halted:
             self._outbox.hold([each.number for each in (*lane.again, *lane.waiting)])
+
+    def _send_again(self, parcels: Sequence[Parcel]) -> None:
+        """Put messages that could not be parked back into their lanes, before all others."""
+        for parcel in reversed(parcels):
+            parcel.failures = 0
+            parcel.key = self._key(parcel.message)
+            self._put_back(self._lane_of(parcel.key), (parcel,))
+        self.pump()
 
     def _took(self, numbers: Sequence[int]) -> None:
         self._counters.sent.value += len(numbers)
