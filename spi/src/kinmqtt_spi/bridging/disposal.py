@@ -96,7 +96,7 @@ class Disposal:
     def _park_again(self) -> None:
         self._timer = None
         unparked, self._unparked = self._unparked, []
-        if self._poison == "stop":  # the plan has changed since: if the sink still refuses them, their lanes are halted
+        if self._poison == "stop":  # the plan has changed since; the sink halts them if it refuses them again
             self._send_again([parcel for parcel, _ in unparked])
             return
         for parcel, why in unparked:
