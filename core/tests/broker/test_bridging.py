@@ -245,18 +245,33 @@ def test_an_unreachable_or_refused_target_shows_in_the_health() -> None:
     assert shown == {"$SYS/bridge/kafka/s/state": "refused", "$SYS/bridge/kafka/s/queued": "1"}
 
 
-def test_a_sink_says_more_about_its_target() -> None:
+class Unspeakable(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (asyncio.CancelledError("over"), "CancelledError: over"),
+        (Unspeakable(), "Unspeakable: its text can't be read (KeyError)"),
+    ],
+)
+def test_a_sink_says_more_about_its_target(error: BaseException, text: str) -> None:
     """What ``check`` answers counts; if it raises, the plugin is degraded."""
 
     class Checked(ListSink):
         def check(self) -> Any:
-            raise ValueError("odd")
+            raise error
 
     bench = Bench()
     bench.plugin.plans = {"s": plan(Checked())}
     bench.begin()
 
-    assert bench.health() == Health(HealthState.DEGRADED, "sink s: its check failed: ValueError: odd")
+    assert bench.health() == Health(HealthState.DEGRADED, f"sink s: its check failed: {text}")
 
 
 def test_a_reload_starts_changes_and_stops() -> None:
@@ -302,6 +317,25 @@ def test_a_reload_that_fails_leaves_everything_as_it_is() -> None:
     bench.outboxes["kafka", "s"].put(message("a", qos=1))
     bench.turn()
     assert len(sink.taken) == 1
+
+
+def test_a_sink_that_a_reload_leaves_as_it_is_keeps_its_filters() -> None:
+    """Here the outbox of parked messages can't be opened."""
+    bench = Bench()
+    bench.plugin.plans = {"s": plan(ListSink(), sending=SendSettings(poison="drop"))}
+    bench.begin()
+    proper = bench.open_outbox
+
+    def refusing(plugin: str, name: str, *arguments: Any) -> MemoryOutbox:
+        if name.endswith(".parked"):
+            raise ValueError("there is one already")
+        return proper(plugin, name, *arguments)
+
+    bench.bridging._parts = evolve(bench.bridging._parts, open_outbox=refusing)
+    bench.plugin.plans = {"s": plan(ListSink(), "z/#")}
+
+    assert bench.reload() == ["kafka: sink s stays as it is: there is one already"]
+    assert bench.outboxes["kafka", "s"].filters == ("a/#",)
 
 
 def test_a_reload_replaces_sources() -> None:

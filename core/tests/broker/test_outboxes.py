@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
@@ -312,6 +313,43 @@ def test_filters_that_an_outbox_cannot_have_are_refused(filters: list[str]) -> N
     house = House()
     with pytest.raises(ValueError, match=r"filter|shared"):
         house.shipper.outbox.subscribe(filters)
+
+
+@pytest.mark.parametrize("filters", ["a/b", b"a", 5, None, [5], ["a", None]])
+def test_filters_that_are_no_list_of_texts_are_refused(filters: Any) -> None:
+    """A text is no list of its characters."""
+    house = House()
+    with pytest.raises(ValueError, match="filter"):
+        house.shipper.outbox.subscribe(filters)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 65, "a\n", 5, None])
+def test_names_that_an_outbox_cannot_have_are_refused(name: Any) -> None:
+    """They are part of client ids in the stores."""
+    bringer = Bringer()
+    BrokerHarness(plugins={"shipper": bringer})
+    with pytest.raises(ValueError, match="an outbox's name has"):
+        bringer.context.outbox(name, OutboxSettings(), [])
+
+
+def test_a_consumer_that_raises_asyncios_cancellation_is_asked_again() -> None:
+    """For what comes later; the broker goes on."""
+    house = House()
+    taken: list[OutboxEntry] = []
+
+    def consume(entries: Sequence[OutboxEntry]) -> None:
+        taken.extend(entries)
+        raise CancelledError
+
+    house.shipper.consumes = False
+    broker = BrokerHarness(plugins={"shipper": house.shipper})
+    house.shipper.outbox.consume(consume)
+    publisher = broker.connect("p", V5)
+    for _ in range(2):
+        publisher.publish("a/b", b"1", qos=1)
+        broker.settle()
+
+    assert len(taken) == len(publisher.of(Puback)) == 2
 
 
 def test_the_filters_of_an_outbox_can_be_changed() -> None:

@@ -14,6 +14,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.outboxes.filters import checked_filters
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt.hooks.calls import FAILURES
 from kinmqtt_spi.services.outbox import (
     Accepted,
     EntryHandler,
@@ -187,7 +188,7 @@ class PluginOutbox(Outbox):
         if self._handler is not None:
             try:
                 self._handler(entries)
-            except Exception:
+            except FAILURES:
                 text = "the consumer of outbox {name!r} failed; its entries come again after a restart"
                 log.failure(text, name=self.name)
 

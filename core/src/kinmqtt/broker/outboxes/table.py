@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.outboxes")
 
-NAME: Final = "an outbox's name has letters, digits, -, _ and . only, and is not empty"
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}(\.parked)?")
+"""The names of outboxes: they are part of client ids in the stores. Those of sinks' parked messages are longer."""
 
 
 def client_id_of(node: str, plugin: str, name: str) -> str:
@@ -54,8 +56,11 @@ class Outboxes:
         Raises ``ValueError`` for an invalid name or filter, and where the plugin has an outbox of that name.
         """
         key = (plugin, name)
-        if not name or not all(each.isalnum() or each in "-_." for each in name):
-            raise ValueError(f"{name!r}: {NAME}")
+        given: Any = name
+        if not isinstance(given, str) or not NAME.fullmatch(given):
+            raise ValueError(
+                f"{str(given)[:100]!r}: an outbox's name has 1 to 64 of the characters a-z, A-Z, 0-9, -, _ and ."
+            )
         if key in self._declared:
             raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
         outbox = PluginOutbox(
