@@ -161,6 +161,25 @@ def test_sinks_and_sources_run_and_are_told_of() -> None:
     assert bench.outboxes["kafka", "readings.parked"].settings == PARKED
 
 
+WRONG_OUTBOXES: list[tuple[Any, str]] = [
+    ({"window": 0}, "window is 0, expected a whole number from 1 to 65535"),
+    ({"window": "x"}, 'window is the string "x", expected a whole number'),
+    ({"max_messages": 0}, "max_messages is 0, expected a whole number not below 1"),
+    ({"max_bytes": 1.5e9}, "max_bytes is 1500000000.0, expected a whole number not below 1024"),
+    ({"pause_limit_s": float("inf")}, "pause_limit_s is inf, expected a number not below 0.1"),
+    ({"when_full": "pause"}, 'when_full is the string "pause", expected one of WhenFull.PAUSE, '),
+]
+
+WRONG_SENDING: list[tuple[Any, str]] = [
+    ({"batch": "x"}, 'batch is the string "x", expected a whole number'),
+    ({"batch": True}, "batch is true, expected a whole number"),
+    ({"parallel": 0}, "parallel is 0, expected a whole number from 1 to 256"),
+    ({"linger_s": float("nan")}, "linger_s is nan, expected a number not below 0"),
+    ({"time_limit_s": None}, "time_limit_s is a NoneType, expected a number"),
+    ({"poison": "foo"}, 'poison is the string "foo", expected one of park, drop, stop'),
+]
+
+
 @pytest.mark.parametrize(
     ("plans", "text"),
     [
@@ -172,6 +191,14 @@ def test_sinks_and_sources_run_and_are_told_of() -> None:
         ({"bad": ListSink()}, "its sink 'bad' is a ListSink, not a SinkPlan"),
         ({"bad": plan(ListSink(), key=None)}, "its key is not callable"),
         ({"bad": plan(ListSink(), filters=["a"])}, "its filters is a list"),
+        *(
+            ({"bad": plan(ListSink(), outbox=OutboxSettings(**wrong))}, f"its sink 'bad': its outbox: {text}")
+            for wrong, text in WRONG_OUTBOXES
+        ),
+        *(
+            ({"bad": plan(ListSink(), sending=SendSettings(**wrong))}, f"its sink 'bad': its sending: {text}")
+            for wrong, text in WRONG_SENDING
+        ),
         (["bad"], "sinks returned a list"),
         (ValueError("no servers"), "plugin 'kafka' has no sinks: no servers"),
     ],
@@ -309,6 +336,10 @@ def test_a_reload_that_fails_leaves_everything_as_it_is() -> None:
     bench.plugin.plans = ValueError("no servers")
     [line] = bench.reload()
     assert line == "kafka: its old sinks go on: plugin 'kafka' has no sinks: no servers"
+    bench.plugin.plans = {"s": plan(sink, "z/#", sending=SendSettings(parallel=0))}
+    [line] = bench.reload()
+    assert "its sink 's': its sending: parallel is 0" in line
+    assert bench.outboxes["kafka", "s"].filters == ("a/#",)
     bench.plugin.plans = {"s": plan(sink, outbox=OutboxSettings(max_messages=7)), "t": plan(sink, "a/#/b")}
     lines = bench.reload()
 

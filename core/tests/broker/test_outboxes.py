@@ -332,6 +332,14 @@ def test_names_that_an_outbox_cannot_have_are_refused(name: Any) -> None:
         bringer.context.outbox(name, OutboxSettings(), [])
 
 
+def test_settings_that_an_outbox_cannot_have_are_refused() -> None:
+    """With the field in the message."""
+    bringer = Bringer()
+    BrokerHarness(plugins={"shipper": bringer})
+    with pytest.raises(ValueError, match="outbox 'other': max_messages is 0, expected a whole number not below 1"):
+        bringer.context.outbox("other", OutboxSettings(max_messages=0), [])
+
+
 def test_a_consumer_that_raises_asyncios_cancellation_is_asked_again() -> None:
     """For what comes later; the broker goes on."""
     house = House()

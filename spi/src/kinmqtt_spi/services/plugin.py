@@ -252,7 +252,7 @@ class Context(ABC):
         Available from ``start`` on. The outbox opens when the broker has restored its sessions, before a listener
         opens, and its consumer is called from then on; until then ``put`` answers REFUSED. Messages of an earlier
         process are there if ``name`` is the same: 1 to 64 of a-z, A-Z, 0-9, ``-``, ``_`` and ``.``. Raises
-        ``ValueError`` for an invalid name or filter, and for a name that is in use.
+        ``ValueError`` for an invalid name, setting or filter, and for a name that is in use.
         """
 
     @abstractmethod

@@ -15,6 +15,7 @@ from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
 from kinmqtt_spi.metrics import PLUGIN
 from kinmqtt_spi.services.outbox import Outbox, OutboxSettings
+from kinmqtt_spi.settings import problem_with
 
 if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
@@ -53,7 +54,7 @@ class Outboxes:
     def declare(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Make an outbox. It opens when the sessions are restored, before any client is served.
 
-        Raises ``ValueError`` for an invalid name or filter, and where the plugin has an outbox of that name.
+        Raises ``ValueError`` for an invalid name, setting or filter, and where the plugin has an outbox of that name.
         """
         key = (plugin, name)
         given: Any = name
@@ -61,6 +62,9 @@ class Outboxes:
             raise ValueError(
                 f"{str(given)[:100]!r}: an outbox's name has 1 to 64 of the characters a-z, A-Z, 0-9, -, _ and ."
             )
+        problem = problem_with(settings)
+        if problem is not None:
+            raise ValueError(f"outbox {name!r}: {problem}")
         if key in self._declared:
             raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
         outbox = PluginOutbox(
