@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.forwarding.forwarder import ticket_of
@@ -65,6 +66,10 @@ class PluginOutbox(Outbox):
         self._lost = lost
         self._is_discarded = False
         """Whether it is deleted, or is about to be."""
+        self.is_opened = False
+        """Whether it has, or had, its own session."""
+        self._unopened: list[Deferred[None]] = []
+        """What waits for its deletion, before it is opened."""
         self._filters = checked_filters(self._runtime.limits, filters)
         self._own: OutboxSession | None = None
         self._left: dict[int, OutboxSession] = {}
@@ -85,6 +90,7 @@ class PluginOutbox(Outbox):
         session.configure(self.settings, self._count_dropped, partial(self._ended, session))
         if session.client_id == self.client_id:
             self._own = session
+            self.is_opened = True
             self._subscribe(session)
             number = 0
         elif session in self._left.values():
@@ -233,12 +239,25 @@ class PluginOutbox(Outbox):
     def discard(self) -> Maybe[None]:
         """See :meth:`Outbox.discard`."""
         self._is_discarded = True
-        return run(self._discard())
+        if self.is_opened:
+            return run(self._discard())
+        deleted: Deferred[None] = Deferred()
+        self._unopened.append(deleted)
+        return deleted
 
     async def _discard(self) -> None:
         for session in self._sessions:
             await self.delete(session)
         self._discarded()
+
+    async def delete_unopened(self, session: OutboxSession) -> None:
+        """Delete an outbox's own session where it was discarded before it was opened."""
+        await self.delete(session)
+        self.is_opened = True
+        self._discarded()
+        unopened, self._unopened = self._unopened, []
+        for deleted in unopened:
+            deleted.callback(None)
 
     async def delete(self, session: OutboxSession) -> None:
         """Delete a session, with retries until it is gone, or another node's."""

@@ -34,10 +34,10 @@ def client_id_of(node: str, plugin: str, name: str) -> str:
     return f"{PREFIX}{node}/{plugin}/{name}"
 
 
-def owner_of(client_id: str) -> tuple[str, str, str]:
-    """Return node, plugin and name of an outbox; only of a client id that begins as those of outboxes do."""
-    node, plugin, name = client_id.removeprefix(PREFIX).rsplit("/", 2)
-    return node, plugin, name
+def owner_of(client_id: str) -> tuple[str, str, str] | None:
+    """Return node, plugin and name of an outbox; ``None`` if a client id with :data:`PREFIX` does not name them."""
+    parts = client_id.removeprefix(PREFIX).rsplit("/", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
 class Outboxes:
@@ -111,11 +111,11 @@ class Outboxes:
 
     async def _open_until_done(self, outbox: PluginOutbox) -> None:
         problem = ""
-        while outbox.is_wanted():
+        while outbox.is_wanted() or not outbox.is_opened:
             try:
                 session = await self._services.sessions.outboxes.open(outbox.client_id)
                 if not outbox.is_wanted():
-                    await outbox.delete(session)
+                    await outbox.delete_unopened(session)
                     return
                 outbox.bind(session)
                 break
@@ -129,11 +129,11 @@ class Outboxes:
 
     def _added(self, session: OutboxSession) -> bool:
         """Give an outbox that was restored or adopted to whom it belongs; ``False`` if nobody here consumes it."""
-        node, plugin, name = owner_of(session.client_id)
-        outbox = self._declared.get((plugin, name))
-        if outbox is None:
+        owner = owner_of(session.client_id)
+        outbox = None if owner is None else self._declared.get(owner[1:])
+        if owner is None or outbox is None:
             return False
-        if node == self._node or self._is_open:
+        if outbox.is_wanted() and (owner[0] == self._node or self._is_open):
             outbox.bind(session)
         return True
 
