@@ -161,6 +161,25 @@ def test_sinks_and_sources_run_and_are_told_of() -> None:
     assert bench.outboxes["kafka", "readings.parked"].settings == PARKED
 
 
+WRONG_OUTBOXES: list[tuple[Any, str]] = [
+    ({"window": 0}, "window is 0, expected a whole number from 1 to 65535"),
+    ({"window": "x"}, 'window is the string "x", expected a whole number'),
+    ({"max_messages": 0}, "max_messages is 0, expected a whole number not below 1"),
+    ({"max_bytes": 1.5e9}, "max_bytes is 1500000000.0, expected a whole number not below 1024"),
+    ({"pause_limit_s": float("inf")}, "pause_limit_s is inf, expected a number not below 0.1"),
+    ({"when_full": "pause"}, 'when_full is the string "pause", expected one of WhenFull.PAUSE, '),
+]
+
+WRONG_SENDING: list[tuple[Any, str]] = [
+    ({"batch": "x"}, 'batch is the string "x", expected a whole number'),
+    ({"batch": True}, "batch is true, expected a whole number"),
+    ({"parallel": 0}, "parallel is 0, expected a whole number from 1 to 256"),
+    ({"linger_s": float("nan")}, "linger_s is nan, expected a number not below 0"),
+    ({"time_limit_s": None}, "time_limit_s is a NoneType, expected a number"),
+    ({"poison": "foo"}, 'poison is the string "foo", expected one of park, drop, stop'),
+]
+
+
 @pytest.mark.parametrize(
     ("plans", "text"),
     [
@@ -172,6 +191,14 @@ def test_sinks_and_sources_run_and_are_told_of() -> None:
         ({"bad": ListSink()}, "its sink 'bad' is a ListSink, not a SinkPlan"),
         ({"bad": plan(ListSink(), key=None)}, "its key is not callable"),
         ({"bad": plan(ListSink(), filters=["a"])}, "its filters is a list"),
+        *(
+            ({"bad": plan(ListSink(), outbox=OutboxSettings(**wrong))}, f"its sink 'bad': its outbox: {text}")
+            for wrong, text in WRONG_OUTBOXES
+        ),
+        *(
+            ({"bad": plan(ListSink(), sending=SendSettings(**wrong))}, f"its sink 'bad': its sending: {text}")
+            for wrong, text in WRONG_SENDING
+        ),
         (["bad"], "sinks returned a list"),
         (ValueError("no servers"), "plugin 'kafka' has no sinks: no servers"),
     ],
@@ -245,18 +272,33 @@ def test_an_unreachable_or_refused_target_shows_in_the_health() -> None:
     assert shown == {"$SYS/bridge/kafka/s/state": "refused", "$SYS/bridge/kafka/s/queued": "1"}
 
 
-def test_a_sink_says_more_about_its_target() -> None:
+class Unspeakable(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (asyncio.CancelledError("over"), "CancelledError: over"),
+        (Unspeakable(), "Unspeakable: its text can't be read (KeyError)"),
+    ],
+)
+def test_a_sink_says_more_about_its_target(error: BaseException, text: str) -> None:
     """What ``check`` answers counts; if it raises, the plugin is degraded."""
 
     class Checked(ListSink):
         def check(self) -> Any:
-            raise ValueError("odd")
+            raise error
 
     bench = Bench()
     bench.plugin.plans = {"s": plan(Checked())}
     bench.begin()
 
-    assert bench.health() == Health(HealthState.DEGRADED, "sink s: its check failed: ValueError: odd")
+    assert bench.health() == Health(HealthState.DEGRADED, f"sink s: its check failed: {text}")
 
 
 def test_a_reload_starts_changes_and_stops() -> None:
@@ -294,6 +336,10 @@ def test_a_reload_that_fails_leaves_everything_as_it_is() -> None:
     bench.plugin.plans = ValueError("no servers")
     [line] = bench.reload()
     assert line == "kafka: its old sinks go on: plugin 'kafka' has no sinks: no servers"
+    bench.plugin.plans = {"s": plan(sink, "z/#", sending=SendSettings(parallel=0))}
+    [line] = bench.reload()
+    assert "its sink 's': its sending: parallel is 0" in line
+    assert bench.outboxes["kafka", "s"].filters == ("a/#",)
     bench.plugin.plans = {"s": plan(sink, outbox=OutboxSettings(max_messages=7)), "t": plan(sink, "a/#/b")}
     lines = bench.reload()
 
@@ -302,6 +348,25 @@ def test_a_reload_that_fails_leaves_everything_as_it_is() -> None:
     bench.outboxes["kafka", "s"].put(message("a", qos=1))
     bench.turn()
     assert len(sink.taken) == 1
+
+
+def test_a_sink_that_a_reload_leaves_as_it_is_keeps_its_filters() -> None:
+    """Here the outbox of parked messages can't be opened."""
+    bench = Bench()
+    bench.plugin.plans = {"s": plan(ListSink(), sending=SendSettings(poison="drop"))}
+    bench.begin()
+    proper = bench.open_outbox
+
+    def refusing(plugin: str, name: str, *arguments: Any) -> MemoryOutbox:
+        if name.endswith(".parked"):
+            raise ValueError("there is one already")
+        return proper(plugin, name, *arguments)
+
+    bench.bridging._parts = evolve(bench.bridging._parts, open_outbox=refusing)
+    bench.plugin.plans = {"s": plan(ListSink(), "z/#")}
+
+    assert bench.reload() == ["kafka: sink s stays as it is: there is one already"]
+    assert bench.outboxes["kafka", "s"].filters == ("a/#",)
 
 
 def test_a_reload_replaces_sources() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from core_harness.faulty import logged
 from core_harness.stores import Failing, FailingSessions, everything, nothing
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec
+from kinmqtt.settings import NEVER_EXPIRES
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotCommitted, PublishRefused
@@ -20,6 +23,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventKind
 from kinmqtt_spi.services.outbox import Accepted, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.session import OpenSession, StoredSession
 from kinmqtt_spi.values import Message
 
 
@@ -323,6 +327,51 @@ def test_a_name_of_a_sinks_parked_messages_is_refused() -> None:
         house.broker.assembly.contexts["shipper"].outbox("orders.parked")
 
 
+@pytest.mark.parametrize("filters", ["a/b", b"a", 5, None, [5], ["a", None]])
+def test_filters_that_are_no_list_of_texts_are_refused(filters: Any) -> None:
+    """A text is no list of its characters."""
+    house = House()
+    with pytest.raises(ValueError, match="filter"):
+        house.shipper.outbox.subscribe(filters)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 65, "a\n", 5, None])
+def test_names_that_an_outbox_cannot_have_are_refused(name: Any) -> None:
+    """They are part of client ids in the stores."""
+    bringer = Bringer()
+    BrokerHarness(plugins={"shipper": bringer})
+    with pytest.raises(ValueError, match="an outbox's name has"):
+        bringer.context.outbox(name, OutboxSettings(), [])
+
+
+def test_settings_that_an_outbox_cannot_have_are_refused() -> None:
+    """With the field in the message."""
+    bringer = Bringer()
+    BrokerHarness(plugins={"shipper": bringer})
+    with pytest.raises(ValueError, match="outbox 'other': max_messages is 0, expected a whole number not below 1"):
+        bringer.context.outbox("other", OutboxSettings(max_messages=0), [])
+
+
+def test_a_consumer_that_raises_asyncios_cancellation_is_asked_again() -> None:
+    """For what comes later; the broker goes on."""
+    house = House()
+    taken: list[OutboxEntry] = []
+
+    def consume(entries: Sequence[OutboxEntry]) -> None:
+        taken.extend(entries)
+        raise CancelledError
+
+    house.shipper.consumes = False
+    broker = BrokerHarness(plugins={"shipper": house.shipper})
+    house.shipper.outbox.consume(consume)
+    publisher = broker.connect("p", V5)
+    for _ in range(2):
+        publisher.publish("a/b", b"1", qos=1)
+        broker.settle()
+
+    assert len(taken) == len(publisher.of(Puback)) == 2
+
+
 def test_the_filters_of_an_outbox_can_be_changed() -> None:
     """What is in it stays."""
     house = House()
@@ -347,6 +396,43 @@ def test_a_discarded_outbox_is_gone() -> None:
 
     assert house.broker.broker.sessions.outboxes.all == ()
     assert [packet.reason for packet in client.of(Puback)] == [ReasonCode.NO_MATCHING_SUBSCRIBERS]
+
+
+def test_an_outbox_that_is_discarded_before_it_opens_is_deleted_with_what_it_had() -> None:
+    """A plugin that needs it no more says so when it starts."""
+    stores = {"sessions": FailingSessions(), "queues": Failing()}
+    BrokerHarness(plugins={**stores, "shipper": Shipper()}).connect("p", V5).publish("a/b", b"1", qos=1)
+    done: list[object] = []
+
+    class Discarding(Shipper):
+        @hookimpl
+        def start(self, context: Context) -> None:
+            super().start(context)
+            self.outbox.discard().addCallback(done.append)
+
+    broker = BrokerHarness(plugins={**stores, "shipper": Discarding()})
+    broker.settle()
+    assert done == [None]
+    assert broker.broker.sessions.outboxes.all == ()
+    after = Shipper()
+    BrokerHarness(plugins={**stores, "shipper": after}).settle()
+
+    assert after.payloads == []
+
+
+def test_a_stored_outbox_whose_client_id_names_no_owner_is_left_alone() -> None:
+    """The broker starts, and a line names it."""
+    sessions = FailingSessions()
+    sessions.apply([OpenSession(1, StoredSession("$outbox/x", NEVER_EXPIRES))])
+    shipper = Shipper()
+    with logged() as lines:
+        broker = BrokerHarness(plugins={"sessions": sessions, "shipper": shipper})
+        broker.connect("p", V5).publish("a/b", b"1", qos=1)
+        broker.settle()
+
+    assert shipper.payloads == [b"1"]
+    assert [each.client_id for each in broker.broker.sessions.outboxes.all if each.client_id == "$outbox/x"]
+    assert any("outbox '$outbox/x' has 0 messages, and no plugin consumes it" in line for line in lines)
 
 
 def test_qos_2_is_completed_as_usual() -> None:
@@ -392,6 +478,33 @@ def test_messages_from_elsewhere_are_acknowledged_when_they_are_committed() -> N
     assert [type(each.value) for each in waiting] == [PublishRefused]
     back = broker.connect("away", V5, expiry_s=60, clean_start=False)
     assert [payload for _, payload, _ in back.messages] == [b"1", b"2", b"3"]
+
+
+def test_more_messages_from_elsewhere_than_an_outbox_has_room_for_wait_for_it() -> None:
+    """None is refused while the outbox is drained, and nothing is acknowledged before all are in."""
+    bringer = Bringer(max_messages=10, window=2, when_full=WhenFull.PAUSE, pause_limit_s=5.0)
+    broker = BrokerHarness(plugins={"shipper": bringer})
+    done = bringer.bring(broker, *(Message("a/b", b"%d" % number, 1) for number in range(50)))
+    got: list[bytes] = []
+    while bringer.entries:
+        assert done == [] or len(got) >= 35
+        got += bringer.payloads
+        bringer.acknowledge()
+        broker.settle()
+
+    assert done == [None]
+    assert got == [b"%d" % number for number in range(50)]
+
+
+def test_after_a_refused_message_from_elsewhere_no_further_one_is_published() -> None:
+    """They would all come again."""
+    bringer = Bringer(max_messages=10, window=2, when_full=WhenFull.PAUSE, pause_limit_s=5.0)
+    broker = BrokerHarness(plugins={"shipper": bringer})
+    done = bringer.bring(broker, *(Message("a/b", b"%d" % number, 1) for number in range(50)))
+    broker.advance(5.0)
+
+    assert [type(each.value) for each in done] == [PublishRefused]
+    assert bringer.outbox.figures().queued == 11
 
 
 def test_messages_from_elsewhere_that_a_store_does_not_commit_are_to_be_published_again() -> None:
@@ -465,6 +578,21 @@ def test_a_will_enters_a_full_outbox() -> None:
         house.broker.settle()
 
     assert b"gone" in got
+
+
+def test_wills_fill_an_outbox_up_to_twice_its_bounds() -> None:
+    """Else clients that connect and vanish would fill the disk; what is dropped is counted, with a line a minute."""
+    house = full(WhenFull.REFUSE)
+    with logged() as lines:
+        for number in range(10):
+            will = ConnectWill("a/will", b"gone", 1)
+            house.broker.connect(f"mortal{number}", V5, will=will).drop()
+        house.broker.settle()
+
+    assert house.shipper.outbox.figures().queued == 4
+    assert house.broker.assembly.metrics.sum("outbox.dropped") == 8
+    [line] = [each for each in lines if "has twice what its bounds allow" in each]
+    assert "'$outbox/test/shipper/out'" in line
 
 
 def test_a_consumer_gets_only_that_twice_whose_removal_failed() -> None:

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 
 from bridge_kafka_harness.lanes import until
 from bridge_kafka_harness.making import Made, connection, scram
-from bridge_kafka_harness.publishing import Published, running, write
+from bridge_kafka_harness.publishing import Published, running, write, write_wrong_header
 from kinmqtt_spi.errors import NotCommitted, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.values import Message
 from root_harness.kafka import PASSWORDS, Kafka
@@ -25,6 +25,13 @@ NUMBERED = [b"%d" % number for number in range(300)]
 def run(test: Coroutine[Any, Any, None]) -> None:
     """Run a test in an event loop."""
     asyncio.run(asyncio.wait_for(test, 120))
+
+
+async def until_committed(kafka: Kafka, group: str, topic: str, count: int) -> None:
+    """Wait until a group has committed so many offsets of a topic."""
+    async with asyncio.timeout(30):
+        while sum((await asyncio.to_thread(kafka.committed, group, topic)).values()) < count:
+            pass
 
 
 def test_a_record_becomes_a_message(kafka: Kafka) -> None:
@@ -103,6 +110,31 @@ def test_what_makes_no_topic_is_skipped_and_counted(kafka: Kafka) -> None:
 
     [line] = made.log.texts("warn")
     assert "source in: a record was skipped: source-skipped 0 at offset 0" in line
+
+
+def test_a_record_with_a_header_whose_name_is_not_utf_8_is_skipped(kafka: Kafka) -> None:
+    """aiokafka raises for the batch that has it; nothing else is lost, also at the end of a partition."""
+    topic = kafka.create_topic("source-header", partitions=2)
+    made = Made()
+    source = made.source(connection(kafka.address), (topic,), "source-header", "in/a")
+
+    async def test() -> None:
+        await write(kafka.address, topic, NUMBERED[:6])
+        for _ in range(2):
+            await write_wrong_header(kafka.address, topic)
+        await write(kafka.address, topic, NUMBERED[6:12])
+        await write_wrong_header(kafka.address, topic)
+        published = Published()
+        async with running(source, published):
+            await until(lambda: len(published.messages) >= 12 and made.skipped.value >= 3, "the others came")
+            await until_committed(kafka, "source-header", topic, 15)
+        assert sorted(published.payloads) == sorted(NUMBERED[:12])
+
+    run(test())
+
+    assert made.skipped.value == 3
+    [line] = made.log.texts("warn")
+    assert "a record was skipped: source-header 0 at offset 3: a header's name is not UTF-8" in line
 
 
 def test_what_the_broker_can_not_publish_is_skipped(kafka: Kafka) -> None:

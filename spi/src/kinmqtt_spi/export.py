@@ -15,6 +15,7 @@ from attrs import define, field
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.services.event import Recorded
+from kinmqtt_spi.services.outbox import CLIENT_ID_PREFIX
 from kinmqtt_spi.services.queue import (
     KNOWN_MESSAGES,
     Append,
@@ -214,6 +215,9 @@ class ExportReader:
         session = from_plain(StoredSession, _present(plain, "session"))
         if session.client_id in self._session_epochs:
             raise ValueError(f"session.client_id: {session.client_id!r} has a session already")
+        if session.client_id.startswith(CLIENT_ID_PREFIX) and session.client_id.count("/") < 3:
+            text = f"{session.client_id!r} is no outbox's: expected {CLIENT_ID_PREFIX}<node>/<plugin>/<name>"
+            raise ValueError(f"session.client_id: {text}")
         epoch = _epoch(plain, "epoch")
         self._session_epochs[session.client_id] = epoch
         self._contents.sessions.append(OpenSession(epoch, session))

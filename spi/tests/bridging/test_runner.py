@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from itertools import pairwise
 from typing import Any
 
@@ -10,8 +11,22 @@ from attrs import evolve
 
 from kinmqtt_spi.bridging.parking import REASON_PROPERTY
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
-from kinmqtt_spi.services.bridge import Poison, Retry, SinkState
+from kinmqtt_spi.services.bridge import Poison, Retry, SendSettings, SinkState
 from spi_harness.bridge_bench import Bench, payloads
+
+
+class Unreadable(list[Any]):
+    """A list that raises when it is read."""
+
+    def __iter__(self) -> Any:
+        raise KeyError("item")
+
+
+class Unspeakable(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 def started(**options: Any) -> Bench:
@@ -218,6 +233,28 @@ def test_poison_is_parked_and_then_acknowledged() -> None:
     assert bench.sum("bridge.poisoned") == 1
 
 
+@pytest.mark.parametrize("still_poison", [True, False])
+def test_what_could_not_be_parked_goes_back_to_its_lane_if_a_reload_halts_instead(still_poison: bool) -> None:
+    """It stays in the outbox: the plan no longer parks, and it does not drop."""
+    bench = started(linger_s=0)
+    bench.list.answer = lambda item: Poison("no") if item.message.payload in (b"1", b"2") else None
+    bench.parked.fails = True
+    bench.put("a", "a", "a")
+    bench.turn()
+    if not still_poison:
+        bench.list.answer = lambda item: None
+
+    bench.runner.reload(evolve(bench.plan, sending=SendSettings(linger_s=0, poison="stop")), bench.parking)
+    bench.turn(1)
+
+    if still_poison:
+        assert [each.message.payload for each in bench.outbox.stored.values()] == [b"1", b"2"]
+        assert bench.states[-1] is SinkState.STOPPED
+    else:
+        assert payloads(bench.list.taken) == [b"3", b"1", b"2"]
+        assert bench.outbox.stored == {}
+
+
 def test_poison_is_dropped_if_the_settings_say_so() -> None:
     """It is acknowledged and reported."""
     bench = started(linger_s=0, poison="drop")
@@ -316,6 +353,7 @@ def test_a_retry_may_use_up_its_attempts() -> None:
         ([Retry("x", -1), None], "an after_s that is not a finite number"),
         ([Poison(3), None], "has a text that is a int"),  # type: ignore[arg-type]
         (Retry("x"), "it returned a Retry"),
+        (Unreadable([None, None]), "its answer can't be read (KeyError)"),
     ],
 )
 def test_a_wrong_answer_is_a_failure_that_is_named(answer: Any, text: str) -> None:
@@ -334,6 +372,51 @@ def test_a_wrong_answer_is_a_failure_that_is_named(answer: Any, text: str) -> No
     bench.turn(0.1)
 
     assert len(bench.list.taken) == 2
+
+
+def test_a_sink_may_ask_for_a_pause_of_any_length() -> None:
+    """It waits for an hour at most, also where the number is too large for a float."""
+    bench = started(linger_s=0)
+    bench.list.answer = lambda item: Retry("later", 10**400) if item.attempt == 1 else None
+    bench.put("a")
+    bench.turn()
+    bench.turn(3600)
+
+    assert payloads(bench.list.taken) == [b"1"]
+
+
+@pytest.mark.parametrize("error", [CancelledError(), Unspeakable()])
+@pytest.mark.parametrize("method", ["open", "send", "close", "key"])
+def test_whatever_a_sink_raises_is_a_failure_that_passes(method: str, error: BaseException) -> None:
+    """asyncio's cancellation, and an error whose text can't be made: they are logged, and the messages are sent."""
+    bench = Bench(linger_s=0)
+    errors = [error]
+
+    def failing(proper: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return proper(*arguments)
+
+        return call
+
+    plan = bench.plan
+    if method == "key":
+        plan = evolve(plan, key=failing(plan.key))
+    else:
+        setattr(bench.list, method, failing(getattr(bench.list, method)))
+    bench.runner.reload(plan, bench.parking)
+    bench.runner.start()
+    bench.put("a")
+    bench.turn()
+    bench.turn(0.1)
+    bench.runner.reload(plan, bench.parking)
+    bench.turn(0.1)
+
+    assert payloads(bench.list.taken) == [b"1"]
+    assert bench.outbox.stored == {}
+    assert errors == []
+    assert len(bench.log.texts("error")) == 1
 
 
 def test_an_unknown_error_is_logged_with_its_traceback() -> None:

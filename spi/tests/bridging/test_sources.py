@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,3 +145,22 @@ def test_a_source_in_a_pause_stops_at_once() -> None:
 
     assert ended == [1, 2]
     assert source.runs == 1
+
+
+def test_a_source_that_raises_asyncios_cancellation_at_once_is_called_again() -> None:
+    """Nobody has cancelled it."""
+    source = ListSource([message()])
+    run = source.run
+    errors = [CancelledError()]
+
+    def failing(publish: Publish) -> Any:
+        if errors:
+            raise errors.pop()
+        return run(publish)
+
+    source.run = failing  # type: ignore[method-assign]
+    bench = SourceBench(source)
+    bench.source.start()
+    bench.turn(0.1)
+
+    assert len(source.acknowledged) == 1

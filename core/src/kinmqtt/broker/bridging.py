@@ -15,9 +15,10 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.bridge_health import BridgedSink, health_of, lower, queued_text, state_text
 from kinmqtt.hooks.awaitables import as_deferred, limited
-from kinmqtt.hooks.calls import Call
+from kinmqtt.hooks.calls import FAILURES, Call
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt_spi.bridging.environment import Environment
+from kinmqtt_spi.bridging.failures import message_of
 from kinmqtt_spi.bridging.parking import AfterCommit, Parking
 from kinmqtt_spi.bridging.runner import SinkRunner
 from kinmqtt_spi.bridging.sources import SourceRunner
@@ -170,9 +171,9 @@ class Bridging:
     def _collected(self, call: Call, kind: str) -> Mapping[str, Any]:
         try:
             found: Mapping[Any, Any] = call(self._parts.contexts[call.plugin]) or {}
-        except Exception as error:
+        except FAILURES as error:
             call.failed(error)
-            raise AssemblyError(f"plugin {call.plugin!r} has no {kind}s: {error}") from error
+            raise AssemblyError(f"plugin {call.plugin!r} has no {kind}s: {message_of(error)}") from error
         for name in found:
             if not isinstance(name, str) or not NAME.fullmatch(name):
                 raise AssemblyError(
@@ -186,7 +187,8 @@ class Bridging:
             outbox = self._parts.open_outbox(plugin, name, plan.outbox, plan.filters)
             parked = self._open_parked(plugin, name, plan)
         except Exception as error:
-            raise AssemblyError(f"plugin {plugin!r}, sink {name!r}: its outbox can't be opened: {error}") from error
+            text = f"plugin {plugin!r}, sink {name!r}: its outbox can't be opened: {message_of(error)}"
+            raise AssemblyError(text) from error
         shown = f"{plugin}:{name}"
         runner = SinkRunner(
             shown,
@@ -225,7 +227,7 @@ class Bridging:
             try:
                 left += self._change_sink(call, name, plan)
             except Exception as error:
-                left.append(f"{call.plugin}: sink {name} stays as it is: {error}")
+                left.append(f"{call.plugin}: sink {name} stays as it is: {message_of(error)}")
         gone = [(name, sink) for (plugin, name), sink in self._sinks.items() if plugin == call.plugin]
         await _all(
             partial(self._retire, call.plugin, name, sink, deadline_s)
@@ -244,10 +246,10 @@ class Bridging:
         left = []
         if plan.outbox != sink.plan.outbox:
             left.append(f"{call.plugin}: sink {name}: the outbox's settings are used from the next start on")
-        if plan.filters != sink.plan.filters or sink.is_gone:
-            sink.runner.outbox.subscribe(plan.filters)
         if sink.parked is None:
             sink.parked = self._open_parked(call.plugin, name, plan)
+        if plan.filters != sink.plan.filters or sink.is_gone:
+            sink.runner.outbox.subscribe(plan.filters)  # May raise: nothing has changed until here.
         sink.runner.reload(plan, self._parking(sink.parked))
         sink.plan = plan
         if sink.is_gone:
@@ -286,8 +288,8 @@ class Bridging:
             if isinstance(answer, Awaitable):
                 clock = self._parts.contexts[plugin].clock
                 answer = await limited(as_deferred(answer, on_asyncio=sink.on_asyncio), clock, CHECK_LIMIT_S)
-        except Exception as error:
-            return Health(HealthState.DEGRADED, f"its check failed: {type(error).__name__}: {error}")
+        except FAILURES as error:
+            return Health(HealthState.DEGRADED, f"its check failed: {type(error).__name__}: {message_of(error)}")
         return answer if isinstance(answer, Health) else Health(HealthState.HEALTHY)
 
 

@@ -29,6 +29,7 @@ from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.services.plugin import CallGuard, Health, HealthState
 from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
+from kinmqtt_spi.settings import problem_with
 from kinmqtt_spi.values import Decision, Disconnect, Drop, Message, NodeIdentity, Reject, Subscription, Verdict
 
 STOPS: Final = (Drop, Reject, Disconnect)
@@ -240,6 +241,10 @@ def _sinks(plans: Mapping[Any, Any]) -> str | None:
         key: Any = plan.key
         if not callable(key):
             return f"its sink {name!r}: its key is not callable"
+        for field in ("outbox", "sending"):
+            problem = problem_with(getattr(plan, field))
+            if problem is not None:
+                return f"its sink {name!r}: its {field}: {problem}"
     return None
 
 

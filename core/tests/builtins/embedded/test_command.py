@@ -586,6 +586,7 @@ ENTRY = to_plain(Entry(1, message(1), 1))
 HEAD: list[Any] = [{"kinmqtt_store": 1}, {"kind": "epochs", "floor": 0}]
 QUEUE = {"kind": "queue", "client_id": "a", "epoch": 1, "last_sequence": 3, "inbound": []}
 SESSION = {"kind": "session", "epoch": 1, "session": to_plain(StoredSession("a", 5))}
+OUTBOX = {"kind": "session", "epoch": 1, "session": to_plain(StoredSession("$outbox/n/p", 5))}
 RETAINED = {"kind": "retained", **to_plain(RetainWrite(message(1), RetainVersion(1.0, 1, 1)))}
 EVENT = {
     "kind": "event",
@@ -626,6 +627,7 @@ def without(line: dict[str, Any], name: str) -> dict[str, Any]:
         ([*HEAD, without(SESSION, "session")], "line 3: session is missing"),
         ([*HEAD, {**SESSION, "session": {}}], "line 3: session.client_id is missing"),
         ([*HEAD, SESSION, SESSION], "line 4: session.client_id: 'a' has a session already"),
+        ([*HEAD, OUTBOX], "line 3: session.client_id: '$outbox/n/p' is no outbox's: expected $outbox/<node>/<plug"),
         ([*HEAD, {**QUEUE, "client_id": None}], "line 3: client_id: expected a string"),
         ([*HEAD, {**QUEUE, "inbound": 1}], "line 3: inbound: expected a list"),
         ([*HEAD, {**QUEUE, "inbound": [1, 0]}], "line 3: inbound[1]: expected a whole number from 1 to 65535"),

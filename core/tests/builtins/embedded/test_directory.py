@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt.builtins.embedded.directory import DataDirectory, files, open_to_others
+from kinmqtt.builtins.embedded.directory import DataDirectory, DirectoryInUse, files, open_to_others
 from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import WAYS_ON, DataDirectoryError, Segment, name_of
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
@@ -189,6 +189,18 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     assert "--data DIRECTORY" in str(caught.value)
     assert (directory.path / "lock").read_text() == f"{os.getpid()}\n"
     directory.close()
+
+
+def test_a_process_that_has_not_written_its_number_yet_is_another_process(tmp_path: Path) -> None:
+    """It has the lock already."""
+    directory = DataDirectory(tmp_path / "data")
+    with user(directory.path):
+        (directory.path / "lock").write_text("")
+        with pytest.raises(DirectoryInUse) as caught:
+            directory.open()
+
+    assert f"{directory.path} is in use by another process: stop it" in str(caught.value)
+    assert caught.value.holder == "another process"
 
 
 def test_a_closed_directory_may_be_opened_again(tmp_path: Path) -> None:

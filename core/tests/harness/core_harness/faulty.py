@@ -19,12 +19,12 @@ from kinmqtt_spi.values import Will
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What the log says of the plugins."""
+    """What the log says of the plugins and their outboxes."""
     found: list[str] = []
 
     @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
-        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribe", "kinmqtt.taps"):
+        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.outboxes", "kinmqtt.subscribe", "kinmqtt.taps"):
             found.append(str(event["log_format"]).format(**event))
 
     globalLogPublisher.addObserver(observe)

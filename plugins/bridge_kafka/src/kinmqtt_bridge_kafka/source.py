@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, RebalanceInProgressError
 
 from kinmqtt_bridge_kafka.notices import Notices
+from kinmqtt_bridge_kafka.reading import Offsets, Reader, Records
 from kinmqtt_bridge_kafka.records import Incomer
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SourceSettings
 from kinmqtt_kafka_kit import Endings, Gate, options, why
@@ -19,16 +20,11 @@ from kinmqtt_spi.services.bridge import Publish, Source
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message
 
-READ_PAUSE_MS: Final = 1000
-"""How long one look for records takes, at most, if there are none."""
-
 FETCH_BYTES: Final = 8 << 20
 """The most bytes that are fetched at a time."""
 
 TOPICS_PAUSE_MS: Final = 30_000
 """How often to look for topics that were created meanwhile, and for new partitions."""
-
-Records = Mapping[TopicPartition, Sequence[Any]]
 
 
 class KafkaSource(Source):
@@ -63,8 +59,9 @@ class KafkaSource(Source):
                 # A pattern, because Kafka would create a topic that is named and missing.
                 names = "|".join(map(re.escape, self._settings.topics))
                 consumer.subscribe(pattern=f"^(?:{names})$", listener=gate)
+                reader = Reader(consumer, self._settings.batch, self._unreadable)
                 while True:
-                    await self._turn(consumer, gate, publish)
+                    await self._turn(consumer, reader, gate, publish)
             except (KafkaError, TimeoutError, OSError) as error:
                 found = await why(self._connection, error)
                 raise (self._settings.at_connection(found) if isinstance(found, SinkRefused) else found) from error
@@ -83,11 +80,11 @@ class KafkaSource(Source):
             fetch_max_bytes=FETCH_BYTES,
         )
 
-    async def _turn(self, consumer: AIOKafkaConsumer, gate: Gate, publish: Publish) -> None:
+    async def _turn(self, consumer: AIOKafkaConsumer, reader: Reader, gate: Gate, publish: Publish) -> None:
         """Publish one batch, and commit it."""
         await gate.opened()
-        found: Records = await consumer.getmany(timeout_ms=READ_PAUSE_MS, max_records=self._settings.batch)
-        if not found or not gate.enter():
+        found, offsets = await reader.read()
+        if not offsets or not gate.enter():
             # What was fetched while partitions are divided anew is fetched again, from the committed offset on.
             return
         try:
@@ -99,7 +96,8 @@ class KafkaSource(Source):
             ]
             if messages:
                 await self._published(publish, messages)
-            await self._commit(consumer, found)
+            reader.published(offsets)
+            await self._commit(consumer, found, offsets)
         finally:
             gate.leave()
 
@@ -114,8 +112,7 @@ class KafkaSource(Source):
                 except ValueError as error:
                     self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
-    async def _commit(self, consumer: AIOKafkaConsumer, found: Records) -> None:
-        offsets = {place: records[-1].offset + 1 for place, records in found.items()}
+    async def _commit(self, consumer: AIOKafkaConsumer, found: Records, offsets: Offsets) -> None:
         try:
             await consumer.commit(offsets)
         except (CommitFailedError, IllegalStateError, RebalanceInProgressError) as error:
@@ -130,6 +127,9 @@ class KafkaSource(Source):
                 f"{record.topic} {record.partition} at offset {record.offset}: its key or headers make no topic"
             )
         return message
+
+    def _unreadable(self, place: TopicPartition, offset: int) -> None:
+        self._skip(f"{place.topic} {place.partition} at offset {offset}: a header's name is not UTF-8")
 
     def _skip(self, text: str) -> None:
         self._skipped.value += 1

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from kinmqtt_spi.services.plugin import Clock, Timer
+
+FAILURES: Final = (Exception, CancelledError)
+"""What a plugin's code may raise. asyncio's cancellation is not an ``Exception``; it ends only the call."""
 
 
 class Running(Protocol):
@@ -43,7 +47,7 @@ class Call:
         """Make the call; ``done`` and ``failed`` may be called before this returns. ``limit_s`` is in seconds."""
         try:
             answer = make()
-        except Exception as error:  # a plugin's code may raise anything
+        except FAILURES as error:
             self._fail(error)
             return
         if not isawaitable(answer):
@@ -51,7 +55,7 @@ class Call:
             return
         try:
             running = run(answer, self._succeed, self._fail)
-        except Exception as error:  # not an awaitable that can be driven here
+        except FAILURES as error:  # not an awaitable that can be driven here
             self._fail(error)
             return
         if not self._is_over:
@@ -64,7 +68,7 @@ class Call:
         if self._running is not None:
             try:
                 self._running.cancel()
-            except Exception:  # a plugin's canceller may raise anything; the call then ends when it ends
+            except FAILURES:  # a plugin's canceller may raise anything; the call then ends when it ends
                 return
 
     def abandon(self) -> None:

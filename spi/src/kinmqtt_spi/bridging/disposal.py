@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -34,12 +34,15 @@ class Disposal:
         counters: SinkCounters,
         failures: FailureLog,
         on_poisoned: PoisonHandler,
+        send_again: Callable[[Sequence[Parcel]], None],
     ) -> None:
+        """``send_again`` puts messages back into their lanes."""
         self._outbox = outbox
         self._environment = environment
         self._counters = counters
         self._failures = failures
         self._on_poisoned = on_poisoned
+        self._send_again = send_again
         self._unparked: list[tuple[Parcel, str]] = []
         """Messages whose parking has failed, with the reasons."""
         self._timer: Timer | None = None
@@ -93,8 +96,11 @@ class Disposal:
     def _park_again(self) -> None:
         self._timer = None
         unparked, self._unparked = self._unparked, []
+        if self._poison == "stop":  # the plan has changed since; the sink halts them if it refuses them again
+            self._send_again([parcel for parcel, _ in unparked])
+            return
         for parcel, why in unparked:
-            if self._parking is None:  # the plan has changed since
+            if self._parking is None:  # so has it here: it drops
                 self._gone(parcel, why)
             else:
                 self._park(parcel, why, self._parking)

@@ -6,7 +6,7 @@ from traceback import format_exception
 from typing import Final
 
 from kinmqtt_spi.bridging.answers import WrongAnswer
-from kinmqtt_spi.bridging.calls import Overdue
+from kinmqtt_spi.bridging.calls import FAILURES, Overdue
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.pace import Pace
 from kinmqtt_spi.services.plugin import Clock, Log
@@ -17,9 +17,18 @@ LINE_EVERY_S: Final = 60.0
 
 def text_of(error: BaseException) -> str:
     """Return an error as text for a line: its message, with its class if that is unknown."""
+    text = message_of(error)
     if isinstance(error, ServiceUnavailable | SinkRefused | Overdue | WrongAnswer):
-        return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, also if its class fails to make one."""
+    try:
+        return str(error)
+    except FAILURES as failure:
+        return f"its text can't be read ({type(failure).__name__})"
 
 
 class FailureLog:

@@ -12,13 +12,13 @@ from kinmqtt_spi.bridging.calls import Call, Overdue
 from kinmqtt_spi.bridging.disposal import Disposal, PoisonHandler
 from kinmqtt_spi.bridging.environment import Environment, SinkCounters
 from kinmqtt_spi.bridging.failures import FailureLog, text_of
+from kinmqtt_spi.bridging.keys import Keys
 from kinmqtt_spi.bridging.lanes import Lane, Parcel, items
 from kinmqtt_spi.bridging.parking import Parking
 from kinmqtt_spi.bridging.pauses import Breaker, Pauses
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
-from kinmqtt_spi.services.bridge import Answer, Poison, Retry, SinkPlan, publisher_key
+from kinmqtt_spi.services.bridge import Answer, Poison, Retry, SinkPlan
 from kinmqtt_spi.services.outbox import Outbox, OutboxEntry
-from kinmqtt_spi.values import Message
 
 LONGEST_RETRY_S: Final = 3600.0
 """The longest pause that a sink can ask for with ``Retry.after_s``, in seconds."""
@@ -48,7 +48,7 @@ class Sender:
         self._first_lane = 0
         self._pumps = False
         self._pump_again = False
-        self._disposal = Disposal(outbox, environment, counters, failures, on_poisoned)
+        self._disposal = Disposal(outbox, environment, counters, failures, on_poisoned, self._send_again)
         self.is_open = False
         """Whether batches may begin."""
         self.under_way = 0
@@ -60,6 +60,7 @@ class Sender:
         sending = plan.sending
         self._disposal.set_plan(plan, parking)
         self.plan = plan
+        self._keys = Keys(plan.key, self._failures)
         self.breaker = Breaker(sending.break_after)
         first_s, longest_s, random = sending.first_pause_s, sending.longest_pause_s, self._environment.random
         self.lanes = [Lane(Pauses(first_s, longest_s, random)) for _ in range(sending.parallel)]
@@ -73,7 +74,7 @@ class Sender:
         self._set(plan, parking)
         for parcel in waiting:
             parcel.failures = 0
-            parcel.key = self._key(parcel.message)
+            parcel.key = self._keys.of(parcel.message)
             self._lane_of(parcel.key).add(parcel)
         self._disposal.resume()
 
@@ -83,7 +84,7 @@ class Sender:
         """Take entries from the outbox."""
         now = self._clock.monotonic()
         arrival = self._arrivals
-        key_of, lane_of = self._key, self._lane_of
+        key_of, lane_of = self._keys.of, self._lane_of
         only = self.lanes[0] if len(self.lanes) == 1 else None
         halted: list[int] = []
         for entry in entries:
@@ -101,17 +102,6 @@ class Sender:
     def _lane_of(self, key: bytes) -> Lane:
         lanes = self.lanes
         return lanes[0] if len(lanes) == 1 else lanes[crc32(key) % len(lanes)]
-
-    def _key(self, message: Message) -> bytes:
-        try:
-            key: Any = self.plan.key(message)
-        except Exception as error:  # a plugin's code may raise anything
-            self._failures.problem("key", f"its key function raised {text_of(error)}; the client id is the key")
-            return publisher_key(message)
-        if isinstance(key, bytes):
-            return key
-        self._failures.problem("key", f"its key is a {type(key).__name__}, not bytes; the client id is the key")
-        return publisher_key(message)
 
     # Batches go out
 
@@ -253,6 +243,14 @@ class Sender:
         lane.send_again(batch)
         if lane.halted:
             self._outbox.hold([each.number for each in (*lane.again, *lane.waiting)])
+
+    def _send_again(self, parcels: Sequence[Parcel]) -> None:
+        """Put messages that could not be parked back into their lanes, before all others."""
+        for parcel in reversed(parcels):
+            parcel.failures = 0
+            parcel.key = self._keys.of(parcel.message)
+            self._put_back(self._lane_of(parcel.key), (parcel,))
+        self.pump()
 
     def _took(self, numbers: Sequence[int]) -> None:
         self._counters.sent.value += len(numbers)

@@ -20,6 +20,9 @@ from attrs import frozen
 from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import Maybe, Message
 
+CLIENT_ID_PREFIX: Final = "$outbox/"
+"""What the client ids of outboxes begin with in the session store; node, plugin and name follow, between slashes."""
+
 MAX_WINDOW = 65_535
 """The most messages that an outbox may have handed out and not got back, held ones included."""
 
@@ -42,7 +45,10 @@ class AtMostOnce(Enum):
     """What is done with messages of QoS 0."""
 
     PASS = "pass"
-    """Hand them out without storing them, while there is room in the window."""
+    """Hand them out without storing them, while there is room in the window.
+
+    They may overtake earlier messages of QoS 1 and 2 whose commit is under way; STORE keeps the order.
+    """
     STORE = "store"
     """Store them like messages of QoS 1."""
     IGNORE = "ignore"
@@ -164,4 +170,7 @@ class Outbox(ABC):
 
     @abstractmethod
     def discard(self) -> Maybe[None]:
-        """Delete the outbox with all its messages; completes with the commit."""
+        """Delete the outbox with all its messages; completes with the commit.
+
+        In ``start`` it is not open yet: then it is deleted when it opens, so do not await it there.
+        """

@@ -251,8 +251,8 @@ class Context(ABC):
 
         Available from ``start`` on. The outbox opens when the broker has restored its sessions, before a listener
         opens, and its consumer is called from then on; until then ``put`` answers REFUSED. Messages of an earlier
-        process are there if ``name`` is the same; letters, digits, ``-``, ``_`` and ``.`` make a name. Raises
-        ``ValueError`` for an invalid name or filter, for a name that is in use, and for one that ends with
+        process are there if ``name`` is the same: 1 to 64 of a-z, A-Z, 0-9, ``-``, ``_`` and ``.``. Raises
+        ``ValueError`` for an invalid name, setting or filter, for a name that is in use, and for one that ends with
         ``.parked``, as the outboxes of sinks' parked messages do.
         """
 

@@ -12,6 +12,7 @@ from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
 from kinmqtt_spi.settings._keys import KeyPath
 from kinmqtt_spi.settings._parse import parse, unknown_tables
 from kinmqtt_spi.settings._paths import problem_with_file, problem_with_folder
+from kinmqtt_spi.settings._values import problem_with
 from kinmqtt_spi.settings._words import did_you_mean
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "describe",
     "did_you_mean",
     "parse",
+    "problem_with",
     "problem_with_file",
     "problem_with_folder",
     "read_file",

@@ -111,6 +111,10 @@ class Number(Shape):
         number = self._converted(value)
         return reader.refuse(place, self.words(), value) if number is None else number
 
+    def holds(self, value: Any) -> bool:
+        """Tell whether a value that code has made is such a number."""
+        return type(value) in ((int,) if self.whole else (int, float)) and self._converted(value) is not None
+
     def _read_amount(self, value: str, place: Place, reader: Reader) -> Any:
         assert self.unit is not None
         amount = self.unit.amount(value)

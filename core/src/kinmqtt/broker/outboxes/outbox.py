@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.message.filters import checked_filters
@@ -13,6 +14,7 @@ from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt.hooks.calls import FAILURES
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.outbox import (
     Accepted,
@@ -84,6 +86,10 @@ class PluginOutbox(Outbox):
         self._lost = lost
         self._is_discarded = False
         """Whether it is deleted, or is about to be."""
+        self.is_opened = False
+        """Whether it has, or had, its own session."""
+        self._unopened: list[Deferred[None]] = []
+        """What waits for its deletion, before it is opened."""
         self._filters = checked_filters(self._runtime.limits, filters)
         self._own: OutboxSession | None = None
         self._left: dict[int, OutboxSession] = {}
@@ -106,6 +112,7 @@ class PluginOutbox(Outbox):
         session.configure(self.settings, self._count_dropped, partial(self._ended, session))
         if session.client_id == self.client_id:
             self._own = session
+            self.is_opened = True
             self._subscribe(session)
             self._put_again()
             number = 0
@@ -253,7 +260,7 @@ class PluginOutbox(Outbox):
         if self._handler is not None:
             try:
                 self._handler(entries)
-            except Exception:
+            except FAILURES:
                 text = "the consumer of outbox {name!r} failed; its entries come again after a restart"
                 log.failure(text, name=self.name)
 
@@ -299,12 +306,25 @@ class PluginOutbox(Outbox):
         """See :meth:`Outbox.discard`."""
         self._is_discarded = True
         self._lost_messages.clear()
-        return run(self._discard())
+        if self.is_opened:
+            return run(self._discard())
+        deleted: Deferred[None] = Deferred()
+        self._unopened.append(deleted)
+        return deleted
 
     async def _discard(self) -> None:
         for session in self._sessions:
             await self.delete(session)
         self._discarded()
+
+    async def delete_unopened(self, session: OutboxSession) -> None:
+        """Delete an outbox's own session where it was discarded before it was opened."""
+        await self.delete(session)
+        self.is_opened = True
+        self._discarded()
+        unopened, self._unopened = self._unopened, []
+        for deleted in unopened:
+            deleted.callback(None)
 
     async def delete(self, session: OutboxSession) -> None:
         """Delete a session, with retries until it is gone, or another node's."""

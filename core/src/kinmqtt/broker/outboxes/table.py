@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 
@@ -15,6 +16,7 @@ from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.hooks.awaitables import pause, run
 from kinmqtt_spi.metrics import PLUGIN
 from kinmqtt_spi.services.outbox import Accepted, Outbox, OutboxSettings
+from kinmqtt_spi.settings import problem_with
 
 if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.outboxes")
 
-NAME: Final = "an outbox's name has letters, digits, -, _ and . only, and is not empty"
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}(\.parked)?")
+"""The names of outboxes: they are part of client ids in the stores. Those of sinks' parked messages are longer."""
 
 
 def client_id_of(node: str, plugin: str, name: str) -> str:
@@ -33,10 +36,10 @@ def client_id_of(node: str, plugin: str, name: str) -> str:
     return f"{PREFIX}{node}/{plugin}/{name}"
 
 
-def owner_of(client_id: str) -> tuple[str, str, str]:
-    """Return node, plugin and name of an outbox; only of a client id that begins as those of outboxes do."""
-    node, plugin, name = client_id.removeprefix(PREFIX).rsplit("/", 2)
-    return node, plugin, name
+def owner_of(client_id: str) -> tuple[str, str, str] | None:
+    """Return node, plugin and name of an outbox; ``None`` if a client id with :data:`PREFIX` does not name them."""
+    parts = client_id.removeprefix(PREFIX).rsplit("/", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
 class Outboxes:
@@ -59,11 +62,17 @@ class Outboxes:
     def declare(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Make an outbox. It opens when the sessions are restored, before any client is served.
 
-        Raises ``ValueError`` for an invalid name or filter, and where the plugin has an outbox of that name.
+        Raises ``ValueError`` for an invalid name, setting or filter, and where the plugin has an outbox of that name.
         """
         key = (plugin, name)
-        if not name or not all(each.isalnum() or each in "-_." for each in name):
-            raise ValueError(f"{name!r}: {NAME}")
+        given: Any = name
+        if not isinstance(given, str) or not NAME.fullmatch(given):
+            raise ValueError(
+                f"{str(given)[:100]!r}: an outbox's name has 1 to 64 of the characters a-z, A-Z, 0-9, -, _ and ."
+            )
+        problem = problem_with(settings)
+        if problem is not None:
+            raise ValueError(f"outbox {name!r}: {problem}")
         if key in self._declared:
             raise ValueError(f"plugin {plugin} has an outbox {name!r} already")
         outbox = PluginOutbox(
@@ -115,11 +124,11 @@ class Outboxes:
 
     async def _open_until_done(self, outbox: PluginOutbox) -> None:
         problem = ""
-        while outbox.is_wanted():
+        while outbox.is_wanted() or not outbox.is_opened:
             try:
                 session = await self._services.sessions.outboxes.open(outbox.client_id)
                 if not outbox.is_wanted():
-                    await outbox.delete(session)
+                    await outbox.delete_unopened(session)
                     return
                 outbox.bind(session)
                 break
@@ -133,11 +142,11 @@ class Outboxes:
 
     def _added(self, session: OutboxSession) -> bool:
         """Give an outbox that was restored or adopted to whom it belongs; ``False`` if nobody here consumes it."""
-        node, plugin, name = owner_of(session.client_id)
-        outbox = self._declared.get((plugin, name))
-        if outbox is None:
+        owner = owner_of(session.client_id)
+        outbox = None if owner is None else self._declared.get(owner[1:])
+        if owner is None or outbox is None:
             return False
-        if node == self._node or self._is_open:
+        if outbox.is_wanted() and (owner[0] == self._node or self._is_open):
             outbox.bind(session)
         return True
 

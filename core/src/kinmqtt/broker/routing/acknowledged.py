@@ -46,6 +46,12 @@ async def publish_acknowledged(runtime: Runtime, publisher: MessagePublisher, me
             turn.batch.unfinished_publishers.append(watcher)
             ticket = publication.ticket
             refused += routed in (Routed.REFUSED, Routed.NOT_RETAINED) and not (ticket and ticket.is_refused)
+            if ticket is not None and ticket.is_slow:
+                # An outbox pauses its publishers: of many messages at once it would refuse those above its bounds.
+                await turn.committed()
+                await settled(ticket)
+                if ticket.is_refused or ticket.failure is not None:
+                    break
         await turn.committed()
     except CommitFailed as error:
         raise NotCommitted("a store did not commit the messages", error.reason) from None

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
+from twisted.logger import Logger
+
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
@@ -16,14 +18,26 @@ from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow
 from kinmqtt.broker.session.overflow_action import OverflowAction
 from kinmqtt.broker.session.session import Session
+from kinmqtt.hooks.calls import SAID_AGAIN_AFTER_S
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import NEVER_EXPIRES
-from kinmqtt_spi.services.outbox import MAX_WINDOW, AtMostOnce, OutboxEntry, OutboxSettings, WhenFull, make_entry
+from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.services.outbox import (
+    CLIENT_ID_PREFIX,
+    MAX_WINDOW,
+    AtMostOnce,
+    OutboxEntry,
+    OutboxSettings,
+    WhenFull,
+    make_entry,
+)
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.values import Client, Message
 
-PREFIX: Final = "$outbox/"
+log = Logger("kinmqtt.outboxes")
+
+PREFIX: Final = CLIENT_ID_PREFIX
 """What the client ids of outboxes begin with; no client may use such an id."""
 
 ROOM_SHARE: Final = 0.8
@@ -31,6 +45,9 @@ ROOM_SHARE: Final = 0.8
 
 PAUSE_SHARE: Final = 1.1
 """Up to this share of the bounds, messages of paused publishers are queued."""
+
+DUE_SHARE: Final = 2.0
+"""Up to this share of the bounds, wills and other messages that nobody would send again are queued."""
 
 DROPPED: Final = OverflowAction.DROPPED
 REFUSED: Final = OverflowAction.REFUSED
@@ -54,6 +71,7 @@ class OutboxSession(Session):
         "_handler",
         "_held",
         "_is_told",
+        "_pace",
         "_passed",
         "_passed_bytes",
         "_passing",
@@ -93,6 +111,7 @@ class OutboxSession(Session):
         self._timer: Timer | None = None
         self._dropped: Callable[[str], object] = lambda why: None
         self._ended: Callable[[], object] = lambda: None
+        self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
         super().__init__(runtime, client_of(client_id), epoch, NEVER_EXPIRES, persistent=True)
 
     def configure(
@@ -316,7 +335,10 @@ class OutboxSession(Session):
             return DROPPED
         ticket = ticket_of(publication)
         if ticket.is_due:
-            return None  # Nobody sends it again; other bounds hold for such messages.
+            if self.fullness < DUE_SHARE:
+                return None  # Nobody sends it again.
+            self._drop_due(publication.message)
+            return DROPPED
         if when_full is WhenFull.PAUSE and self.fullness < PAUSE_SHARE:
             if not ticket.is_unawaited:
                 self._pause(ticket)
@@ -331,6 +353,18 @@ class OutboxSession(Session):
     def message_dropped(self) -> None:
         """See :meth:`QueueOwner.message_dropped`."""
         self._dropped("full")
+
+    def _drop_due(self, message: Message) -> None:
+        self._drop(message)
+        more = self._pace.due()
+        if more is not None:
+            log.warn(
+                "outbox {client_id!r} has twice what its bounds allow: a will or delayed message to {topic!r} is "
+                "dropped{others}",
+                client_id=self.client_id,
+                topic=message.topic,
+                others=f" ({more} more since the last such line)" if more else "",
+            )
 
     def _drop(self, message: Message) -> None:
         overflow.drop(self._runtime, self, message)

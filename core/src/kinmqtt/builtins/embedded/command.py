@@ -89,9 +89,7 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
     except BrokenPipeError:
         raise
     except DirectoryInUse as error:
-        return _complain(
-            f"{path} is in use by process {error.process}: stop the broker (process {error.process}) first"
-        )
+        return _complain(f"{path} is in use by {error.holder}: stop the broker ({error.holder}) first")
     except (DataDirectoryError, ExportError, StoreCommandError) as error:
         return _complain(str(error))
     except OSError as error:

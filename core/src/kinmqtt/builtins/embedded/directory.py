@@ -26,10 +26,13 @@ _LOCK: Final = "lock"
 class DirectoryInUse(DataDirectoryError):
     """Another process uses the directory."""
 
-    def __init__(self, text: str, process: str) -> None:
-        super().__init__(text)
-        self.process = process
-        """The process's id, or empty if it has not written it yet."""
+    def __init__(self, path: Path, process: str) -> None:
+        """``process`` is its id, or empty if it has not written it yet."""
+        self.holder = f"process {process}" if process else "another process"
+        super().__init__(
+            f"{path} is in use by {self.holder}: stop it, or name another directory (`--data DIRECTORY`, "
+            "or `--data memory` for no persistence)"
+        )
 
 
 class DataDirectory:
@@ -74,11 +77,7 @@ class DataDirectory:
             owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             os.close(lock)
             self._lock = None
-            raise DirectoryInUse(
-                f"{self.path} is in use by process {owner}: stop it, or name another directory (`--data DIRECTORY`, "
-                "or `--data memory` for no persistence)",
-                owner,
-            ) from None
+            raise DirectoryInUse(self.path, owner) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
 

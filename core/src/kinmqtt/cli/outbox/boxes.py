@@ -69,7 +69,10 @@ async def found_in(stores: OutboxStores) -> list[StoredOutbox]:
     """Return all outboxes, by plugin, name and node."""
     found: dict[tuple[str, str, str], StoredOutbox] = {}
     async for epoch, session, in_use in stores.sessions():
-        node, plugin, name = owner_of(session.client_id)
+        owner = owner_of(session.client_id)
+        if owner is None:
+            continue
+        node, plugin, name = owner
         name = name.removesuffix(PARKED_SUFFIX)
         outbox = found.setdefault((plugin, name, node), StoredOutbox(node, plugin, name))
         outbox.sessions[session.client_id] = (epoch, session)

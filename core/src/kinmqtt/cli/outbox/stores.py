@@ -34,7 +34,7 @@ class OutboxInUse(SpiError):
     """A broker that runs has the outbox."""
 
     def __init__(self, client_id: str) -> None:
-        node, plugin, name = owner_of(client_id)
+        node, plugin, name = owner_of(client_id) or ("", "", client_id)
         shown = f"{plugin}:{name.removesuffix(PARKED_SUFFIX)}"
         super().__init__(
             f"outbox {shown} of node {node} is in use by a broker that runs: stop it first, with all other brokers "
@@ -170,7 +170,7 @@ async def _start(call: Call, assembly: Assembly) -> None:
     try:
         await resolve(call(assembly.contexts[call.plugin]))
     except DirectoryInUse as error:
-        text = f"{assembly.settings.data_directory} is in use by process {error.process}: stop the broker first"
+        text = f"{assembly.settings.data_directory} is in use by {error.holder}: stop the broker first"
         raise AssemblyError(text) from error
     except SpiError:
         raise
