@@ -12,13 +12,13 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.forwarding.filter_table import FilterTable
 from kinmqtt.broker.forwarding.forwarder import ticket_of
-from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.publication import Lineage, Publication
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.hooks.calls import FAILURES, SAID_AGAIN_AFTER_S, Call
 from kinmqtt_spi.pace import Pace
-from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED
 from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.taps")
@@ -135,9 +135,12 @@ class Taps:
         current = self.current
         assert current is not None
         depth = publication.depth = current.publication.depth + 1
-        if depth > MAX_NESTED:
+        seen = current.publication
+        lineage = publication.lineage = seen.lineage = seen.lineage or Lineage()
+        if depth > MAX_NESTED or lineage.count >= MAX_MADE:
             self._drop(publication)
             return False
+        lineage.count += 1
         ticket = self.ticket
         if ticket is None:
             ticket = Ticket()
@@ -150,9 +153,11 @@ class Taps:
         more = self._pace.due()
         if more is not None:
             log.warn(
-                "a message to {topic!r} is dropped: taps have published one because of another, {depth} deep{others}",
+                "a message to {topic!r} is dropped: taps have published one because of another, {depth} deep, or "
+                "{most} because of one{others}",
                 topic=publication.publish.topic,
                 depth=MAX_NESTED,
+                most=MAX_MADE,
                 others=f" ({more} more since the last such line)" if more else "",
             )
 
