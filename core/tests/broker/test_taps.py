@@ -20,7 +20,7 @@ from kinmqtt_spi.services.bridge import SendSettings, SinkPlan
 from kinmqtt_spi.services.outbox import Accepted, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.services.queue import OverflowPolicy
-from kinmqtt_spi.services.tap import MAX_NESTED, Tap
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, Tap
 from kinmqtt_spi.values import Client, Message, Subscription
 
 
@@ -317,6 +317,23 @@ def test_messages_of_taps_nest_at_most_eight_deep(qos: int, retain: bool) -> Non
     assert reasons(client) == [ReasonCode.SUCCESS] * 2
     assert broker.assembly.statistics.dropped["nested_too_deep"].value == 2
     assert [line for line in lines if "8 deep" in line] == lines[:1]
+
+
+def test_taps_make_at_most_so_many_messages_of_one() -> None:
+    """Also where each call makes several: eight deep, that would be a hundred million."""
+    tapper = Tapper("a/#", "c")
+    next_topic = {"a/b": "a/again", "a/again": "c"}
+
+    def several(message: Message) -> None:
+        for _ in range(101 if message.topic in next_topic else 0):
+            tapper.context.publish(Message(next_topic[message.topic], b"", 0))
+
+    tapper.act = several
+    broker = house(tapper)
+    publish(broker, b"1", qos=0)
+
+    assert len(tapper.seen) == 1 + MAX_MADE
+    assert broker.assembly.statistics.dropped["nested_too_deep"].value > 0
 
 
 def test_messages_of_taps_nest_at_most_eight_deep_where_each_waits() -> None:

@@ -23,6 +23,9 @@ from kinmqtt_spi.values import Message
 MAX_NESTED: Final = 8
 """How deep messages that taps publish may nest: a message beyond that is dropped, and counted."""
 
+MAX_MADE: Final = 10_000
+"""How many messages taps may publish because of one, those of nested calls included; further ones are dropped."""
+
 TapHandler: TypeAlias = Callable[[Message], object]
 """Called with each message, in the reactor thread. It answers at once: an awaitable that it returns is a failure, and
 never awaited. Anything else that it returns is ignored.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Final
+from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
@@ -21,6 +21,16 @@ NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 
 _NO_IDS: Final = MessageIds(0)
 """For publications of messages, which have their ids."""
+
+
+@final
+class Lineage:
+    """The messages that taps have published because of one message, and of those again."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -47,6 +57,7 @@ class Publication:
         "frame_version",
         "in_flight",
         "is_identified",
+        "lineage",
         "packet_bytes",
         "publish",
         "publisher",
@@ -76,6 +87,8 @@ class Publication:
         """How many taps have published a message because of another, up to this one."""
         self.is_identified = False
         """Whether it is a client's QoS 2 message whose packet identifier is stored with its commit."""
+        self.lineage: Lineage | None = None
+        """What taps have made of it, or of the message that it was made of; ``None`` if they have made nothing."""
         self.epoch = 0
         """The epoch of the session of the client that has sent it here; 0 if it comes from elsewhere."""
         self.ticket: Ticket | None = None

@@ -55,7 +55,8 @@ class Outboxes:
 
     def declare_own(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Make an outbox that a plugin asks for, see :meth:`declare`; not one of a sink's parked messages."""
-        if name.endswith(PARKED_SUFFIX):
+        given: Any = name
+        if isinstance(given, str) and given.endswith(PARKED_SUFFIX):
             raise ValueError(f"{name!r}: outboxes whose names end with {PARKED_SUFFIX} are those of sinks")
         return self.declare(plugin, name, settings, filters)
 

@@ -11,13 +11,13 @@ from typing import Final
 from twisted.logger import Logger
 
 from kinmqtt.broker.filter_table import FilterTable
-from kinmqtt.broker.message.publication import Publication, ticket_of
+from kinmqtt.broker.message.publication import Lineage, Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.hooks.calls import FAILURES, SAID_AGAIN_AFTER_S, Call
 from kinmqtt_spi.pace import Pace
-from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED
 from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.taps")
@@ -136,14 +136,17 @@ class Taps:
         return current if current is not None and current.plugin == plugin else None
 
     def nest(self, publication: Publication, tapped: Tapped) -> bool:
-        """Note that a message is published because of another; ``False`` if that is too deep, and it is dropped.
+        """Note that a message is published because of another; returns ``False`` if that drops it.
 
-        That counts for all plugins, or two of them could make an endless loop.
+        Too deep is what is made of too many in a row, or is one too many that is made of one. That counts for all plugins, or two of them could make an endless loop.
         """
         depth = publication.depth = tapped.publication.depth + 1
-        if depth > MAX_NESTED:
+        seen = tapped.publication
+        lineage = publication.lineage = seen.lineage = seen.lineage or Lineage()
+        if depth > MAX_NESTED or lineage.count >= MAX_MADE:
             self._drop(publication)
             return False
+        lineage.count += 1
         return True
 
     def _drop(self, publication: Publication) -> None:
@@ -151,9 +154,11 @@ class Taps:
         more = self._pace.due()
         if more is not None:
             log.warn(
-                "a message to {topic!r} is dropped: taps have published one because of another, {depth} deep{others}",
+                "a message to {topic!r} is dropped: taps have published one because of another, {depth} deep, or "
+                "{most} because of one{others}",
                 topic=publication.publish.topic,
                 depth=MAX_NESTED,
+                most=MAX_MADE,
                 others=f" ({more} more since the last such line)" if more else "",
             )
 
