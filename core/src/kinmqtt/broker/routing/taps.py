@@ -138,7 +138,8 @@ class Taps:
     def nest(self, publication: Publication, tapped: Tapped) -> bool:
         """Note that a message is published because of another; returns ``False`` if that drops it.
 
-        Too deep is what is made of too many in a row, or is one too many that is made of one. That counts for all plugins, or two of them could make an endless loop.
+        So end chains that are too deep, and floods of one message. That counts for all plugins, or two of them could
+        make an endless loop.
         """
         depth = publication.depth = tapped.publication.depth + 1
         seen = tapped.publication
