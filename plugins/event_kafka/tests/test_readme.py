@@ -26,16 +26,19 @@ def test_every_setting_is_described(cls: type[Any], prefix: str) -> None:
     ] == []
 
 
-def test_the_example_is_valid(tmp_path: Path) -> None:
-    """With a password that is there."""
-    [example] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+def test_the_examples_are_valid(tmp_path: Path) -> None:
+    """That of a plain Kafka, and that with a password that is there."""
     (tmp_path / "k").write_text("secret")
-
-    settings = parse(
-        EventKafkaSettings,
-        Document.parse(example.replace("/run/k", str(tmp_path / "k"))),
-        ("plugins", "event_kafka"),
+    plain, secure = (
+        parse(
+            EventKafkaSettings,
+            Document.parse(example.replace("/run/kafka-password", str(tmp_path / "k"))),
+            ("plugins", "event_kafka"),
+        )
+        for example in re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     )
 
-    assert settings.servers == ("kafka:9092",)
-    assert settings.retained_topic == "kinmqtt.retained"
+    assert plain.servers == ("127.0.0.1:9092",)
+    assert plain.retained_topic == "kinmqtt.retained"
+    assert secure.servers == ("kafka-1:9093", "kafka-2:9093")
+    assert secure.security.username == "kinmqtt"
