@@ -9,6 +9,7 @@ from attrs import frozen
 from twisted.internet.defer import DeferredList
 
 from kinmqtt.broker.locks import ClientIdLocks
+from kinmqtt.broker.message.publication import Publication, ticket_of
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.routed import Routed
 from kinmqtt.broker.routing.target import Target, target_of
@@ -20,7 +21,6 @@ from kinmqtt_spi.topics import matches
 
 if TYPE_CHECKING:
     from kinmqtt.broker.forwarding.forwarder import Forwarder
-    from kinmqtt.broker.message.publication import Publication, ticket_of
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
