@@ -36,6 +36,27 @@ def last(kafka: Any, topic: str) -> dict[str, bytes | None]:
     return {key: each[-1] for key, each in values(kafka, topic).items()}
 
 
+async def two_nodes(kafka: Any, topic: str) -> tuple[Node, Node]:
+    """Two that share a retain store, and have begun."""
+    one = Node(kafka.address, topic)
+    other = Node(kafka.address, topic, of=one)
+    for node in (one, other):
+        node.start()
+    for node in (one, other):
+        await node.idle()
+    return one, other
+
+
+async def drained_after(kafka: Any, topic: str, before: Node, values: dict[str, bytes] | None = None) -> None:
+    """Let a node have the outbox of one that has stopped, with its values or without, until it is drained."""
+    node = Node(kafka.address, topic, of=before)
+    if values is not None:
+        node.context.values = values
+    node.start(before.context.outboxes["retained"])
+    await node.idle()
+    await node.shipper.stop()
+
+
 def test_what_is_retained_is_written_and_a_deletion_is_a_tombstone(kafka: Any, topic: str) -> None:
     """Also what was there before the plugin: once, at its first start."""
 
@@ -50,11 +71,7 @@ def test_what_is_retained_is_written_and_a_deletion_is_a_tombstone(kafka: Any, t
         node.retain("$SYS/x", b"not this")
         await node.idle()
         await node.shipper.stop()
-        again = Node(kafka.address, topic, of=node)
-        again.context.values = node.context.values
-        again.start(node.context.outboxes["retained"])
-        await again.idle()
-        await again.shipper.stop()
+        await drained_after(kafka, topic, node, node.context.values)
 
     run(main)
 
@@ -77,10 +94,7 @@ def test_a_crash_before_kafka_had_it_is_made_good(kafka: Any, topic: str) -> Non
         node.retain("t", b"2")
         await asyncio.wait({asyncio.ensure_future(node.shipper.stop())}, timeout=20)
         kafka.go_on()
-        again = Node(kafka.address, topic, of=node)
-        again.start(node.context.outboxes["retained"])
-        await again.idle()
-        await again.shipper.stop()
+        await drained_after(kafka, topic, node)
 
     run(main)
 
@@ -91,20 +105,12 @@ def test_a_node_that_is_late_does_not_bring_an_old_value_back(kafka: Any, topic:
     """Two nodes share a store; one drains its outbox, or that of a node that is gone, after the other has written."""
 
     async def main() -> None:
-        one = Node(kafka.address, topic)
-        other = Node(kafka.address, topic, of=one)
-        one.start()
-        other.start()
-        await one.idle()
-        await other.idle()
+        one, other = await two_nodes(kafka, topic)
         await one.shipper.stop()
         one.retain("t", b"old")
         other.retain("t", b"new")
         await other.idle()
-        heir = Node(kafka.address, topic, of=one)
-        heir.start(one.context.outboxes["retained"])
-        await heir.idle()
-        await heir.shipper.stop()
+        await drained_after(kafka, topic, one)
         await other.shipper.stop()
 
     run(main)
@@ -116,12 +122,7 @@ def test_a_value_that_changes_while_it_is_written_is_written_again(kafka: Any, t
     """By a node whose own write of it came to Kafka first."""
 
     async def main() -> None:
-        one = Node(kafka.address, topic)
-        other = Node(kafka.address, topic, of=one)
-        one.start()
-        other.start()
-        await one.idle()
-        await other.idle()
+        one, other = await two_nodes(kafka, topic)
         write = one.shipper._writer.write
 
         async def late(found: Any) -> Any:
@@ -155,11 +156,7 @@ def test_what_the_outbox_could_not_take_is_found_by_a_comparison(kafka: Any, top
         node.retain("kept", b"1")
         node.retain("gone", b"")
         node.retain("changed", b"2")
-        again = Node(kafka.address, topic, of=node)
-        again.context.values = node.context.values
-        again.start(node.context.outboxes["retained"])
-        await again.idle()
-        await again.shipper.stop()
+        await drained_after(kafka, topic, node, node.context.values)
 
     run(main)
 

@@ -76,14 +76,3 @@ def children(node: Node) -> Iterator[Node]:
                 yield condition
                 yield result
             yield node.otherwise
-
-
-def path_of(node: Node) -> tuple[str, ...] | None:
-    """Return the keys of a plain path such as ``payload.a.b``; ``None`` for anything else."""
-    keys: list[str] = []
-    while isinstance(node, Step):
-        if not isinstance(node.key, str):
-            return None
-        keys.append(node.key)
-        node = node.of
-    return (node.name, *reversed(keys)) if isinstance(node, Name) else None
