@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.memory.plugin import TurnableClock
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 
 
 def test_the_first_is_let_through_and_the_next_when_its_time_has_come() -> None:
@@ -44,3 +44,9 @@ def test_nothing_is_lost_between_what_is_let_through(waits: list[float], every_s
 
     assert counted + behind == len(waits)
     assert all(later - earlier >= every_s * (1 - 1e-9) for earlier, later in pairwise(moments))
+
+
+def test_a_line_says_how_many_it_stands_for() -> None:
+    """Nothing is added where there are no others."""
+    assert and_others(3) == " (3 more since the last such line)"
+    assert and_others(0) == ""

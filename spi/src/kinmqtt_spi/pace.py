@@ -15,7 +15,7 @@ class Pace:
 
         held_back = self._pace.due()
         if held_back is not None:
-            context.log.warn("the line is full; {more} more since the last such line", more=held_back)
+            context.log.warn("the line is full{others}", others=and_others(held_back))
     """
 
     __slots__ = ("_clock", "_every_s", "_held_back", "_next")
@@ -36,3 +36,8 @@ class Pace:
         self._next = now + self._every_s
         held_back, self._held_back = self._held_back, 0
         return held_back
+
+
+def and_others(count: int) -> str:
+    """Return how a log line ends that stands for ``count`` more events, which were suppressed; empty for none."""
+    return f" ({count} more since the last such line)" if count else ""

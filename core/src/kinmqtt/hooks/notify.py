@@ -26,7 +26,7 @@ from kinmqtt.hooks.calls import (
     concerns,
 )
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.metric import Counter, Metrics
 from kinmqtt_spi.services.plugin import Clock, Timer
 
@@ -252,7 +252,7 @@ class Observer:
                 plugin=self.call.plugin,
                 hook=self.call.hook,
                 waiting=self.waiting,
-                more=f" ({more} more since the last such line)" if more else "",
+                more=and_others(more),
             )
 
 

@@ -10,7 +10,7 @@ from kinmqtt_rules.checking import CheckedRule, check
 from kinmqtt_rules.compiling import compile_rule
 from kinmqtt_rules.fields import Subject
 from kinmqtt_rules.settings import RuleSettings
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
 from kinmqtt_spi.values import Message
@@ -89,7 +89,7 @@ class RunningRule:
                 "rule {rule} failed: {error}{more}",
                 rule=self.name,
                 error=f"{type(error).__name__}: {error}",
-                more=f" ({more} more since the last such line)" if more else "",
+                more=and_others(more),
             )
 
 

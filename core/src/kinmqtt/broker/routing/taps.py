@@ -16,7 +16,7 @@ from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.hooks.calls import FAILURES, SAID_AGAIN_AFTER_S, Call
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED
 from kinmqtt_spi.values import Message
 
@@ -160,7 +160,7 @@ class Taps:
                 topic=publication.publish.topic,
                 depth=MAX_NESTED,
                 most=MAX_MADE,
-                others=f" ({more} more since the last such line)" if more else "",
+                others=and_others(more),
             )
 
     def refuse_within(self, plugin: str, what: str) -> None:

@@ -21,7 +21,7 @@ from kinmqtt.broker.session.session import Session
 from kinmqtt.hooks.calls import SAID_AGAIN_AFTER_S
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import NEVER_EXPIRES
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.outbox import (
     CLIENT_ID_PREFIX,
     MAX_WINDOW,
@@ -363,7 +363,7 @@ class OutboxSession(Session):
                 "dropped{others}",
                 client_id=self.client_id,
                 topic=message.topic,
-                others=f" ({more} more since the last such line)" if more else "",
+                others=and_others(more),
             )
 
     def _drop(self, message: Message) -> None:

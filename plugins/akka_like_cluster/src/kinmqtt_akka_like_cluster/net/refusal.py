@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.pace import Pace
+from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.plugin import Clock, Log
 
 LOG_EVERY_S: Final = 60.0
@@ -79,7 +79,7 @@ class Refusals:
             who=peer if claimed is None else f"{peer}, which calls itself {claimed!r}",
             comma="" if claimed is None else ",",
             reason=refused,
-            more=f" ({held_back} more since the last such line)" if held_back else "",
+            more=and_others(held_back),
         )
 
     def _pace(self, key: tuple[str, Refusal]) -> Pace:
