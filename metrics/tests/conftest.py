@@ -19,6 +19,8 @@ def spark() -> Iterator[SparkSession]:
     """One session for all tests, with two cores, without its web page."""
     from pyspark.sql import SparkSession
 
+    from kinmqtt_metrics.source import KinmqttSource
+
     os.environ.update(spark_environment())
     session = (
         SparkSession.builder.master("local[2]")
@@ -30,5 +32,7 @@ def spark() -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    # As the pipeline does: Spark's own search may be given up where all processors are busy.
+    session.dataSource.register(KinmqttSource)
     yield session
     session.stop()

@@ -21,6 +21,7 @@ from kinmqtt_metrics.pipeline import run
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, placed
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.sources import LandingSource
+from metrics_harness.spark_environment import spark_environment
 
 
 @pytest.fixture
@@ -184,6 +185,23 @@ def test_a_batch_that_counts_is_not_told_as_one_that_left_nothing(tmp_path: Path
     said = run._why(failed.value, PipelineSettings(tmp_path, tmp_path))
     assert "batch counts" in said
     assert "No table shows anything" not in said
+
+
+def test_a_mistake_in_another_packages_source_does_not_hide_ours(folders: list[str], tmp_path: Path) -> None:
+    """Spark imports each package ``pyspark_*`` to find formats, and finds none where one of them fails."""
+    (tmp_path / "pyspark_of_others.py").write_text("raise RuntimeError('not finished')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "kinmqtt_metrics.command", *folders],
+        env={**os.environ, **spark_environment(), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_url_is_told_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

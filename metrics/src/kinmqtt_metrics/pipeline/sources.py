@@ -54,6 +54,10 @@ class LandingSource(Source):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The segments as a stream, with files that are none."""
+        from kinmqtt_metrics.source import KinmqttSource
+
+        # Spark's own search finds no format at all where another package's has a mistake, or Python starts slowly.
+        spark.dataSource.register(KinmqttSource)
         return (
             spark.readStream.format("kinmqtt")
             .option("rows", "segments")

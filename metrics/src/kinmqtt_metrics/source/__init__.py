@@ -7,6 +7,8 @@
     rows.write.format("kinmqtt").option("host", "127.0.0.1").mode("append").save()
 
 Spark finds it by itself where this package is installed (:mod:`pyspark_kinmqtt`). It needs the extra ``pipeline``.
+Its search finds no format at all where another package's has a mistake, or Python starts slowly; with
+``spark.dataSource.register(KinmqttSource)`` a session has it in any case.
 """
 
 from __future__ import annotations
