@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinmqtt_spi.topics import covers, matches, overlaps
+from kinmqtt_spi.topics import check_filters, covers, matches, overlaps
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,15 @@ def test_filters_are_compared_as_sets_of_topics(filter: str, other: str, covered
     """One filter covers another if it matches all that the other does, and overlaps if any of it."""
     assert covers(filter, other) is covered
     assert overlaps(filter, other) is overlaps(other, filter) is shared
+
+
+def test_filters_that_topics_can_match_are_valid() -> None:
+    """Wildcards stand for whole levels, and # for the last ones."""
+    check_filters(["a", "/", "a/+/b", "+", "#", "a/#", "$SYS/#"])
+
+
+@pytest.mark.parametrize("filter", ["", "a/#/b", "a+", "#a", "a\0", "$share/g/a"])
+def test_a_filter_that_no_topic_can_match_is_named(filter: str) -> None:
+    """A shared one is none either: sinks and taps are subscribers of their own."""
+    with pytest.raises(ValueError, match="is not a topic filter that a topic can match"):
+        check_filters(["a", filter])

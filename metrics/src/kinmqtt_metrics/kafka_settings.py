@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from kinmqtt_kafka_kit import SecuritySettings, checked
+from kinmqtt_kafka_kit import SecuritySettings
 from kinmqtt_kafka_kit.settings import check_servers, check_topic
 from kinmqtt_metrics.settings import MetricsSettings
-from kinmqtt_spi.settings import setting
+from kinmqtt_spi.settings import checked, setting
 
 
 @attrs.frozen(slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def matches(filter: str, topic: str) -> bool:
     """Tell whether a topic filter matches a topic name (MQTT-4.7.1-1 to MQTT-4.7.3-4).
@@ -55,3 +57,12 @@ def overlaps(filter: str, other: str) -> bool:
             return False
     # "a/#" and "a" share the topic "a", so the longer filter may end with one more "#".
     return len(ours) == len(theirs) or (ours[len(theirs) :] or theirs[len(ours) :]) == ["#"]
+
+
+def check_filters(filters: Iterable[str]) -> None:
+    """Raise ``ValueError`` for a topic filter that is invalid or shared; a validator for settings and outboxes."""
+    for filter in filters:
+        levels = filter.split("/")
+        whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
+        if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
+            raise ValueError(f"{filter!r} is not a topic filter that a topic can match")

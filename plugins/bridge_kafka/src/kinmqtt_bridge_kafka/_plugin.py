@@ -8,12 +8,12 @@ from kinmqtt_bridge_kafka.notices import Notices
 from kinmqtt_bridge_kafka.settings import BridgeKafkaSettings
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_bridge_kafka.source import KafkaSource
-from kinmqtt_bridge_kafka.templates import key_maker
 from kinmqtt_kafka_kit import AiokafkaLog
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.services.bridge import SinkPlan, Source
 from kinmqtt_spi.services.plugin import Context, Requirements
+from kinmqtt_spi.templates import key_maker
 
 
 class BridgeKafka:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kinmqtt_bridge_kafka.settings import OURS, PublishSettings
-from kinmqtt_bridge_kafka.templates import Incoming, MqttTopic, of_message
+from kinmqtt_bridge_kafka.templates import Incoming, mqtt_topic
 from kinmqtt_kafka_kit.delivery import Header
 from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.templates import of_message
 from kinmqtt_spi.values import Message
 
 TOPIC: Final = "mqtt-topic"
@@ -101,7 +102,7 @@ class Incomer:
 
     def __init__(self, settings: PublishSettings) -> None:
         self._settings = settings
-        self._topic = MqttTopic(settings.topic)
+        self._topic = mqtt_topic(settings.topic)
 
     def message(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]

@@ -9,12 +9,14 @@ from typing import Any, Final, Literal
 import attrs
 from attrs import frozen
 
-from kinmqtt_bridge_kafka.templates import MqttTopic, kafka_topic, key_maker, of_message
-from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic, checked
+from kinmqtt_bridge_kafka.templates import kafka_topic, mqtt_topic
+from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic
 from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import did_you_mean, setting
+from kinmqtt_spi.settings import checked, did_you_mean, setting
+from kinmqtt_spi.templates import key_maker, of_message
+from kinmqtt_spi.topics import check_filters
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -26,14 +28,6 @@ def _check_servers(servers: Sequence[str]) -> None:
     if not servers:
         raise ValueError("name at least one server, as host:port")
     check_servers(servers)
-
-
-def _check_filters(filters: Sequence[str]) -> None:
-    for filter in filters:
-        levels = filter.split("/")
-        whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
-        if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
-            raise ValueError(f"{filter!r} is not a topic filter that a topic can match")
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
@@ -84,7 +78,7 @@ class SinkSettings(_OfAConnection):
     """Messages that go to Kafka."""
 
     filters: tuple[str, ...] = setting(
-        (), help="topic filters of the messages; without any, only rules feed it", validator=checked(_check_filters)
+        (), help="topic filters of the messages; without any, only rules feed it", validator=checked(check_filters)
     )
     topic: str = setting(help="the Kafka topic, a template", validator=checked(kafka_topic))
     key: str = setting("${clientid}", help="the key of records, a template", validator=checked(key_maker))
@@ -109,7 +103,7 @@ class SinkSettings(_OfAConnection):
 class PublishSettings:
     """What becomes of a record in MQTT."""
 
-    topic: str = setting(help="the MQTT topic, a template", validator=checked(MqttTopic))
+    topic: str = setting(help="the MQTT topic, a template", validator=checked(mqtt_topic))
     qos: int = setting(1, help="the QoS", minimum=0, maximum=2)
     retain: bool = setting(False, help="whether messages are retained")
     user_properties: bool = setting(True, help="whether headers become user properties")

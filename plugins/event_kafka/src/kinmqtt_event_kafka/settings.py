@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic, checked
-from kinmqtt_spi.settings import setting
+from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_topic
+from kinmqtt_spi.settings import checked, setting
 
 
 def _check_retained_topic(topic: str) -> None:

@@ -5,7 +5,7 @@ from kinmqtt_kafka_kit.client import Endings, end_producer, options, start_produ
 from kinmqtt_kafka_kit.errors import is_too_large, meaning, text_of, unavailable
 from kinmqtt_kafka_kit.gate import Gate
 from kinmqtt_kafka_kit.pauses import pauses
-from kinmqtt_kafka_kit.settings import Connection, SecuritySettings, checked, is_topic_name
+from kinmqtt_kafka_kit.settings import Connection, SecuritySettings, is_topic_name
 from kinmqtt_kafka_kit.settled import settled
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Endings",
     "Gate",
     "SecuritySettings",
-    "checked",
     "end_producer",
     "is_too_large",
     "is_topic_name",

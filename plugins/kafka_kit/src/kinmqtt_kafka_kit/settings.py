@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from attrs import frozen
 
@@ -14,15 +14,6 @@ from kinmqtt_spi.settings import problem_with_file, setting
 TOPIC_RULE: Final = "it has 1 to 249 letters, digits, dots, underscores and hyphens, and is not . or .."
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
-def checked(check: Callable[[Any], object]) -> Callable[[object, object, Any], None]:
-    """Return a validator for attrs; ``check`` raises ``ValueError``."""
-
-    def validator(instance: object, attribute: object, value: Any) -> None:
-        check(value)
-
-    return validator
 
 
 def is_topic_name(text: str) -> bool:

@@ -20,7 +20,7 @@ from kinmqtt_spi.services.outbox import (
     WhenFull,
 )
 from kinmqtt_spi.services.plugin import Clock
-from kinmqtt_spi.topics import matches
+from kinmqtt_spi.topics import check_filters, matches
 from kinmqtt_spi.values import Maybe, Message
 
 PAUSE_SHARE: Final = 1.1
@@ -75,8 +75,7 @@ class MemoryOutbox(Outbox):
         self._is_due = False
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        for filter in filters:
-            check_filter(filter)
+        check_filters(filters)
         self.filters = tuple(filters)
 
     def publish(self, message: Message) -> Accepted | None:
@@ -229,15 +228,3 @@ class MemoryOutbox(Outbox):
             self._passing.discard(number)
         if entries:
             self._handler(entries)
-
-
-def check_filter(filter: str) -> None:
-    levels = filter.split("/")
-    if (
-        not filter
-        or levels[0] == "$share"
-        or "\0" in filter
-        or any(("#" in level or "+" in level) and len(level) > 1 for level in levels)
-        or "#" in levels[:-1]
-    ):
-        raise ValueError(f"{filter!r} is not a topic filter of an outbox: it is invalid, or shared")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kinmqtt_spi.memory.outbox import check_filter
 from kinmqtt_spi.services.tap import Tap, TapHandler
-from kinmqtt_spi.topics import matches
+from kinmqtt_spi.topics import check_filters, matches
 from kinmqtt_spi.values import Message
 
 
@@ -17,8 +16,7 @@ class MemoryTap(Tap):
         """``closed`` is called once. Raises ``ValueError`` for an invalid filter, a shared one, and for none."""
         if not filters:
             raise ValueError("a tap needs a topic filter")
-        for filter in filters:
-            check_filter(filter)
+        check_filters(filters)
         self.filters = tuple(filters)
         self._call = call
         self._closed: Callable[[MemoryTap], object] | None = closed

@@ -7,7 +7,7 @@ A settings class is an attrs class whose fields are made with :func:`setting`; :
 from kinmqtt_spi.settings._document import Document
 from kinmqtt_spi.settings._environment import unknown_environment
 from kinmqtt_spi.settings._examples import Row, as_toml, describe
-from kinmqtt_spi.settings._fields import setting
+from kinmqtt_spi.settings._fields import checked, setting
 from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
 from kinmqtt_spi.settings._keys import KeyPath
 from kinmqtt_spi.settings._parse import parse, unknown_tables
@@ -22,6 +22,7 @@ __all__ = [
     "Row",
     "as_toml",
     "check_regular",
+    "checked",
     "describe",
     "did_you_mean",
     "parse",

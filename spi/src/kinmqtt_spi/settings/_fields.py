@@ -120,6 +120,15 @@ def setting(
     )
 
 
+def checked(check: Callable[[Any], object]) -> Callable[[object, object, Any], None]:
+    """Return a validator for :func:`setting`; ``check`` takes the value and raises ``ValueError``."""
+
+    def validator(instance: object, attribute: object, value: Any) -> None:
+        check(value)
+
+    return validator
+
+
 def rule_of(attribute: attrs.Attribute[Any]) -> Rule:
     """Return the rule that :func:`setting` stored in the field; an empty rule for a plain attrs field."""
     rule: Rule = attribute.metadata.get(_METADATA, _NO_RULE)
