@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
+from bridge_http_harness.server import Server
 
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import Wire, wire
@@ -24,7 +25,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.sections import NO_KAFKA, WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 CLUSTER = "akka_like_cluster"
@@ -47,6 +48,7 @@ class Cluster:
     brokers: tuple[BrokerProcess, BrokerProcess]
     redis: RedisServer | None
     kafka: Kafka | None
+    receiver: Server
 
     @property
     def ports(self) -> list[int]:
@@ -82,16 +84,18 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ExitStack() as stack:
         redis = stack.enter_context(redis_server(shared, on_socket=True)) if "redis_session" in plugins else None
         kafka = kafka_with_topics(request, plugins)
+        receiver = Server()
+        stack.callback(receiver.stop)
         write_shared((CLUSTER, *plugins), shared)
         brokers = []
         for folder, port in zip(folders, ports, strict=True):
             folder.mkdir()
-            address = [] if kafka is None else [kafka.address]
-            write_settings((CLUSTER, *plugins), folder, shared, folder.name, port, ports[0], *address)
+            address = NO_KAFKA if kafka is None else kafka.address
+            write_settings((CLUSTER, *plugins), folder, shared, folder.name, port, ports[0], address, receiver.url)
             brokers.append(stack.enter_context(running_broker("-c", "kinmqtt.toml", cwd=folder)))
         for folder in folders:
             wait_until(lambda folder=folder: is_whole(folder), f"{folder.name} sees both")  # type: ignore[misc]
-        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka)
+        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka, receiver)
 
 
 def clusters(name: str | None = None) -> pytest.MarkDecorator:
@@ -252,6 +256,26 @@ def test_redis_session_acts_on_both_brokers(cluster: Cluster) -> None:
 
             assert topic in " ".join(shards)
             assert received(late, b"x") == [(topic, b"x")]
+
+
+@clusters("bridge_http")
+def test_bridge_http_acts_on_both_brokers(cluster: Cluster) -> None:
+    """Each broker sends what it took from publishers, and nothing that came from the other one."""
+    payloads = []
+    for here, there in cluster.both_ways:
+        payload = f"{cluster.plugins}{here}"
+        with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"hook{here}", V5, **cluster.who) as pub:
+            sub.subscribe("open/hooked/#")
+            answers(pub, "open/hooked/door", [payload.encode()])
+            received(sub, payload.encode())
+        payloads.append(payload)
+
+    def came() -> list[str]:
+        found = [json.loads(body)["payload"] for body in cluster.receiver.bodies()]
+        return [payload for payload in found if payload in payloads]
+
+    wait_until(lambda: set(came()) == set(payloads), "both have come")
+    assert sorted(came()) == sorted(payloads)
 
 
 @clusters("bridge_kafka")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bridge_http_harness.server import Server
 
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import wire
@@ -16,7 +17,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.sections import NO_KAFKA, SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
@@ -39,12 +40,20 @@ def kafka(request: pytest.FixtureRequest) -> Kafka | None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None) -> Path:
+def receiver() -> Iterator[Server]:
+    """An HTTP server that takes everything."""
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None, receiver: Server) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
     write_shared(HERE, folder)
     port = free_port()
-    write_settings(HERE, folder, folder, "n1", port, port, *([] if kafka is None else [kafka.address]))
+    write_settings(HERE, folder, folder, "n1", port, port, NO_KAFKA if kafka is None else kafka.address, receiver.url)
     return folder
 
 
@@ -148,6 +157,14 @@ def test_redis_session_acts(broker: BrokerProcess, redis: RedisServer) -> None:
         client.expect(Puback)
 
     assert "open/kept" in " ".join(redis.ask("zrange", f"kinmqtt:{{r{number}}}:t", "0", "-1") for number in range(16))
+
+
+@pytest.mark.skipif("bridge_http" not in HERE, reason="bridge_http is not installed in this combination")
+def test_bridge_http_acts(broker: BrokerProcess, receiver: Server) -> None:
+    """What is acknowledged comes to the server, and its outbox counts as a subscriber."""
+    assert _puback(broker, "open/hooked/door", client_id="hooked") is ReasonCode.SUCCESS
+
+    wait_until(lambda: any(json.loads(body)["topic"] == "open/hooked/door" for body in receiver.bodies()), "it came")
 
 
 @pytest.mark.skipif("bridge_kafka" not in HERE, reason="bridge_kafka is not installed in this combination")

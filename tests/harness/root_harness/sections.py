@@ -19,6 +19,7 @@ SECTIONS: Final[Mapping[str, str]] = {
         'cookie_file = "{shared}/cookie"\ncontrol = "cluster.sock"\n'
     ),
     "auth_file": '[plugins.auth_file]\npassword_file = "{shared}/passwords"\nacl_file = "{shared}/acl"\n',
+    "bridge_http": '[plugins.bridge_http.sinks.out]\nfilters = ["open/hooked/#"]\nurl = "{http}/in"\n',
     "bridge_kafka": (
         '[plugins.bridge_kafka.connections.main]\nservers = ["{kafka}"]\n'
         '[plugins.bridge_kafka.sinks.out]\nconnection = "main"\nfilters = ["open/bridged/#"]\ntopic = "bridged"\n'
@@ -45,6 +46,9 @@ TOPICS: Final = {"bridge_kafka": "bridged", "event_kafka": "kinmqtt.events"}
 
 NO_KAFKA: Final = "127.0.0.1:9"
 """Where no Kafka listens: a sink then waits."""
+
+NO_HTTP: Final = "http://127.0.0.1:9"
+"""Where no HTTP server listens, likewise."""
 
 WHO: Final = {"username": "ada", "password": b"secret"}
 """A user who comes in also where auth_file is at work."""
@@ -76,14 +80,22 @@ def write_shared(plugins: Sequence[str], shared: Path) -> None:
 
 
 def write_settings(
-    plugins: Sequence[str], folder: Path, shared: Path, name: str, port: int, seed: int, kafka: str = NO_KAFKA
+    plugins: Sequence[str],
+    folder: Path,
+    shared: Path,
+    name: str,
+    port: int,
+    seed: int,
+    kafka: str = NO_KAFKA,
+    http: str = NO_HTTP,
 ) -> None:
     """Write a broker's kinmqtt.toml.
 
     ``shared``: the folder of :func:`write_shared`; ``name``: the node's; ``port`` and ``seed``: the ports of this
-    broker and of the first one for their cluster; ``kafka``: the address of a Kafka.
+    broker and of the first one for their cluster; ``kafka``: the address of a Kafka; ``http``: the URL of a server.
     """
     unused = sorted(set(PLUGINS) - set(plugins))
-    sections = "".join(SECTIONS[each].format(port=port, seed=seed, shared=shared, kafka=kafka) for each in plugins)
+    values = {"port": port, "seed": seed, "shared": shared, "kafka": kafka, "http": http}
+    sections = "".join(SECTIONS[each].format(**values) for each in plugins)
     chosen = f"[plugins]\nonly = {list(plugins)}\n" if unused else ""
     (folder / "kinmqtt.toml").write_text(f'[broker]\nnode_name = "{name}"\n{chosen}{sections}')

@@ -19,7 +19,7 @@ from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.bridge import SendSettings, Sink, SinkPlan, SinkState, Source
 from kinmqtt_spi.services.outbox import AtMostOnce, OutboxSettings
 from kinmqtt_spi.testing.build import message
-from kinmqtt_spi.testing.driving import LIMIT_S
+from kinmqtt_spi.testing.driving import LIMIT_S, resolved
 from kinmqtt_spi.values import Message, Publisher
 
 TURNS: Final = 2000
@@ -64,14 +64,17 @@ class AsyncioRun:
 
         self.loop.run_until_complete(pass_time())
 
-    def close(self) -> None:
-        """Cancel what has not ended, and close the loop."""
+    def close(self, sinks: Iterable[Sink] = ()) -> None:
+        """Cancel what has not ended, close the sinks, which may have connections, and close the loop."""
 
         async def end() -> None:
             tasks = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for sink in sinks:
+                async with asyncio.timeout(LIMIT_S):
+                    await resolved(sink.close())
 
         self._is_closing = True
         self.loop.run_until_complete(end())
@@ -85,6 +88,8 @@ class BridgeRuns:
         self.clock = clock
         self.log = RecordingLog()
         self.registry = MetricRegistry()
+        self.sinks: list[Sink] = []
+        """Those that were run, and are closed in the end."""
         self._on_asyncio = AsyncioRun() if reactor == "asyncio" else None
         self._polling = PollingRun()
         run = self._polling if self._on_asyncio is None else self._on_asyncio
@@ -115,7 +120,7 @@ class BridgeRuns:
         """Cancel what has not ended."""
         self._polling.close()
         if self._on_asyncio is not None:
-            self._on_asyncio.close()
+            self._on_asyncio.close(self.sinks)
 
 
 class SinkRun:
@@ -123,6 +128,7 @@ class SinkRun:
 
     def __init__(self, runs: BridgeRuns, sink: Sink, **sending: Any) -> None:
         self.runs = runs
+        runs.sinks.append(sink)
         self.answers: list[Any] = []
         """What the sink has answered to each batch."""
         self.states: list[SinkState] = []

@@ -29,6 +29,7 @@ OURS: Final = frozenset(
     {
         "akka_like_cluster",
         "auth_file",
+        "bridge_http",
         "bridge_kafka",
         "core",
         "event_kafka",

@@ -1,0 +1,163 @@
+"""Connections are encrypted, both ends are verified, and bodies are signed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bridge_http_harness.certificates import self_signed
+from bridge_http_harness.making import item, send
+from bridge_http_harness.server import Server
+
+from kinmqtt_bridge_http.settings import TlsSettings
+from kinmqtt_bridge_http.signing import signature
+from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
+from kinmqtt_spi.memory.plugin import TurnableClock
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PLACE = "plugins.bridge_http.sinks.out: "
+
+Pair = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the certificates are."""
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def right(folder: Path) -> Pair:
+    """A certificate that names the server."""
+    return self_signed(folder, "right")
+
+
+@pytest.fixture(scope="module")
+def wrong(folder: Path) -> Pair:
+    """A certificate that names another one."""
+    return self_signed(folder, "wrong", "DNS:elsewhere.example,IP:127.0.0.9")
+
+
+@contextmanager
+def serving(**more: Any) -> Iterator[Server]:
+    """A server, from its start to its end."""
+    server = Server(**more)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_server_with_a_trusted_certificate_gets_messages(right: Pair) -> None:
+    """Over TLS."""
+    with serving(certificate=right) as server:
+        assert send(server.url, [item()], tls=TlsSettings(ca_file=right[0])) == [None]
+        assert len(server.got) == 1
+
+
+def test_a_server_that_nobody_trusts_gets_nothing(right: Pair) -> None:
+    """Nor does the message become poison: certificates are renewed."""
+    with serving(certificate=right) as server:
+        with pytest.raises(ServiceUnavailable, match="certificate verify failed"):
+            send(server.url, [item()])
+        assert server.got == []
+
+
+def test_a_server_with_another_name_gets_nothing(wrong: Pair) -> None:
+    """Its certificate is trusted, and names another host."""
+    with serving(certificate=wrong) as server:
+        with pytest.raises(ServiceUnavailable, match=r"IP address mismatch.*127\.0\.0\.1"):
+            send(server.url, [item()], tls=TlsSettings(ca_file=wrong[0]))
+        assert server.got == []
+
+
+def test_a_server_without_tls_is_away(right: Pair) -> None:
+    """It answers in plain text."""
+    with serving() as server, pytest.raises(ServiceUnavailable):
+        send(server.url.replace("http:", "https:"), [item()], tls=TlsSettings(ca_file=right[0]), timeout_s=1)
+
+
+def test_a_server_knows_the_broker_by_its_certificate(right: Pair, wrong: Pair) -> None:
+    """With another one, or none, nothing is sent."""
+    client = {"certificate_file": wrong[0], "key_file": wrong[1]}
+    with serving(certificate=right, client_authority=wrong[0]) as server:
+        assert send(server.url, [item()], tls=TlsSettings(ca_file=right[0], **client)) == [None]
+        with pytest.raises(ServiceUnavailable):
+            send(server.url, [item()], tls=TlsSettings(ca_file=right[0]))
+        assert len(server.got) == 1
+
+
+def test_files_without_certificates_are_refused(tmp_path: Path, right: Pair, wrong: Pair) -> None:
+    """With the place in the settings."""
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("no certificate")
+    url = "https://127.0.0.1:1/"
+
+    with pytest.raises(SinkRefused, match=re.escape(f"{PLACE}tls.ca_file: {nothing} has no certificates")):
+        send(url, [item()], tls=TlsSettings(ca_file=nothing))
+    with pytest.raises(SinkRefused, match=re.escape(f"{PLACE}tls: {right[0]} and {wrong[1]} are no certificate")):
+        send(url, [item()], tls=TlsSettings(certificate_file=right[0], key_file=wrong[1]))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "there is no such file"),
+        (b"\n", "is empty"),
+        (b"a\nX-Admin: 1", "has other characters than printable ASCII"),
+        (b"x" * 20_000, "it has more than"),
+    ],
+)
+def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    """It was there when the settings were read."""
+    token = tmp_path / "token"
+    token.write_bytes(b"abc")
+    more = {"secret_headers": {"Authorization": token}}
+
+    def change() -> None:
+        token.unlink() if content is None else token.write_bytes(content)
+
+    from kinmqtt_bridge_http.settings import SinkSettings
+    from kinmqtt_bridge_http.sink import HttpSink
+
+    sink = HttpSink("out", SinkSettings(url="http://127.0.0.1:1/", **more), TurnableClock())
+    change()
+    with pytest.raises(SinkRefused, match=problem) as refused:
+        sink.open().send(None)
+    assert str(refused.value).startswith(f"{PLACE}secret_headers.Authorization: {token}")
+
+
+def test_a_body_is_signed(tmp_path: Path) -> None:
+    """The receiver of the README takes it, and takes neither another body, nor another time, nor an old one."""
+    (tmp_path / "secret").write_text("s3cret\n")
+    [snippet] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    is_genuine = names["is_genuine"]
+    clock = TurnableClock()
+    with serving() as server:
+        assert send(
+            server.url, [item(), item()], clock, format="ndjson", signature_secret_file=tmp_path / "secret"
+        ) == [None, None]
+    [got] = server.got
+    header = got.headers["x-kinmqtt-signature"]
+    now = clock.now()
+
+    assert is_genuine(b"s3cret", header, got.body, now)
+    assert not is_genuine(b"s3cret", header, got.body + b" ", now)
+    assert not is_genuine(b"other", header, got.body, now)
+    assert not is_genuine(b"s3cret", header, got.body, now + 301)
+    assert not is_genuine(b"s3cret", header.replace("t=", "t=1"), got.body, now)
+    for malformed in ("", "t=,v1=", "v1=ab", "t=x,v1=ab", "t=1", "t=1,v1=ä", "t=1,v1=ab,t=2"):
+        assert not is_genuine(b"s3cret", malformed, got.body, now)
+
+
+def test_a_signature_is_the_hmac_of_time_and_body() -> None:
+    """As `printf '1700000000.{}' | openssl dgst -sha256 -hmac s3cret` says."""
+    assert signature(b"s3cret", 1_700_000_000, b"{}") == (
+        "t=1700000000,v1=97926816e98fbb41ccb1673225ff29a2f35369099990e1b1561651e7bd097ebf"
+    )
