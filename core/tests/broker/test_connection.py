@@ -157,7 +157,7 @@ def test_two_connects_of_one_client_id_stand_in_line() -> None:
         (b"MQTT", 0, b"\x20\x02\x00\x01"),
         (b"MQTT", 2, b"\x20\x02\x00\x01"),
         (b"MQIsdp", 1, b"\x20\x02\x00\x01"),
-        (b"MQTT", 0x84, b"\x20\x02\x00\x01"),
+        (b"MQIsdp", 0x84, b"\x20\x02\x00\x01"),
         (b"MQIsdp", 0x83, b"\x20\x02\x00\x01"),
         (b"MQTTS", 4, b""),
         (b"HTTP", 5, b""),
@@ -167,7 +167,7 @@ def test_two_connects_of_one_client_id_stand_in_line() -> None:
 def test_an_unknown_protocol_is_told_so_in_the_oldest_way(name: bytes, level: int, answer: bytes) -> None:
     """A version that is not spoken gets return code 1, which every client can read [MQTT-3.1.2-2 of 3.1.1].
 
-    A bridge that sets the highest bit reads so that it must do without it. Who speaks no MQTT gets nothing.
+    A bridge of MQTT 3.1 that sets the highest bit reads that it must do without it. Who speaks no MQTT gets nothing.
     """
     body = len(name).to_bytes(2, "big") + name + bytes((level,)) + b"\x02\x00\x00\x00\x01c"
     peer = House().open()

@@ -387,3 +387,35 @@ def test_packets_that_are_none_make_no_subscription(data: bytes, reason: ReasonC
 
     assert [p.reason for p in client.of(DisconnectPacket)] == [reason]
     assert house.broker.router.index.count() == 0
+
+
+# Bridges of MQTT 3.1.1
+
+BRIDGE = b"\x10\x0d\x00\x04MQTT\x84\x00\x00\x00\x00\x01b"
+"""CONNECT of the client `b`, with the bit of bridges and a persistent session."""
+
+
+def test_a_bridge_of_311_does_not_get_its_own_messages() -> None:
+    """The highest bit of the level stands for No Local and Retain As Published, now and after it has come again."""
+    house = House()
+    bridge = house.open(V311).send_bytes(BRIDGE).subscribe("a/#", 1)
+    bridge.publish("a/own", b"own", qos=1)
+    bridge.drop()
+    house.connect("p").publish("a/1", b"other", qos=1, retain=True)
+
+    again = house.open(V311).send_bytes(BRIDGE).publish("a/own", b"own", qos=1)
+
+    assert bridge.connack.reason is ReasonCode.SUCCESS
+    assert bridge.of(Publish) == []
+    assert [(each.payload, each.retain) for each in again.of(Publish)] == [(b"other", True)]
+
+
+def test_a_bridge_may_have_shared_subscriptions() -> None:
+    """No Local does not go with them, so they are as others'."""
+    house = House()
+    bridge = house.open(V311).send_bytes(BRIDGE).subscribe("$share/g/a/#", 1)
+
+    bridge.publish("a/own", b"own", qos=1)
+
+    assert bridge.granted == [1]
+    assert [each.payload for each in bridge.of(Publish)] == [b"own"]

@@ -68,7 +68,8 @@ class Connect:
     """A client's request to connect (section 3.1). ``keep_alive`` is in seconds, 0 for none.
 
     ``clean_start`` is the Clean Session bit of older versions, in which the same bit means that the session ends
-    with the connection.
+    with the connection. ``is_bridge``: the highest bit of the protocol level is set, as the bridges of Mosquitto do
+    in MQTT 3.1.1, which has no subscription options: the client wants No Local and Retain As Published.
     """
 
     version: int
@@ -79,6 +80,7 @@ class Connect:
     password: bytes | None = field(default=None, repr=_show_size)
     will: ConnectWill | None = None
     properties: Properties = field(default=NO_PROPERTIES, repr=_show_properties)
+    is_bridge: bool = False
 
 
 @frozen

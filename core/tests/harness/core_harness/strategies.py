@@ -73,7 +73,8 @@ def connects(draw: st.DrawFn, version: int) -> p.Connect:
     keep_alive = draw(st.integers(0, 0xFFFF))
     will = draw(st.none() | wills(version))
     listed = draw(properties(PacketType.CONNECT, version))
-    return p.Connect(version, client_id, clean_start, keep_alive, username, password, will, listed)
+    is_bridge = version == V311 and draw(st.booleans())
+    return p.Connect(version, client_id, clean_start, keep_alive, username, password, will, listed, is_bridge)
 
 
 @st.composite

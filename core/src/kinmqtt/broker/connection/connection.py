@@ -54,6 +54,7 @@ class Connection(Writer):
         "expiry_asked_s",
         "has_resumed",
         "identity_expires_at",
+        "is_bridge",
         "keep_alive_s",
         "limited_by",
         "pending_answer",
@@ -78,6 +79,8 @@ class Connection(Writer):
         """The session expiry interval of CONNECT, before limits and plugins changed it."""
         self.identity_expires_at: int | None = None
         """When the client's identity expires, in seconds of the timer wheel; ``None`` for never."""
+        self.is_bridge = False
+        """Whether it is a bridge of MQTT 3.1.1, see :class:`~kinmqtt.mqtt.packets.Connect`."""
         self.receive_maximum = self.limits.receive_maximum
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, TopicRoute] | None = None

@@ -33,6 +33,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
     packet = decode(frame, body, connection.version, connection.limits)
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
+    connection.is_bridge = packet.is_bridge
     limits = connection.runtime.limits
     check_names(limits, packet.client_id, packet.username)
     if packet.will is not None:
@@ -41,7 +42,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 
 def _nearest(level: int) -> int:
-    """Returns the version for answering an unknown level; some brokers' bridges set its highest bit."""
+    """Returns the version of a level with the bit of bridges, or the one for answering an unknown level."""
     return V5 if level & 0x7F >= V5 else V311
 
 

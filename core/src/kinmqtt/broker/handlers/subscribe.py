@@ -194,12 +194,13 @@ async def _subscribe_filter(
         if connection.version != V5:
             raise
         return error.reason
+    is_bridge = connection.is_bridge
     subscription = Subscription(
         filter,
         request.qos,
         group,
-        request.no_local,
-        request.retain_as_published,
+        request.no_local or (is_bridge and group is None),
+        request.retain_as_published or is_bridge,
         request.retain_handling,
         identifier,
     )

@@ -22,6 +22,9 @@ from kinmqtt_spi.reasons import ReasonCode
 
 _NAMES: Final = {V31: "MQIsdp", V311: "MQTT", V5: "MQTT"}
 
+BRIDGE_BIT: Final = 0x80
+"""The bit of the protocol level with which a bridge introduces itself in MQTT 3.1.1."""
+
 _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
 _WILL: Final = 0x04
@@ -54,6 +57,9 @@ def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLi
     check_flags(frame[0], version)
     reader = Cursor(frame, body)
     level = _level(reader)
+    is_bridge = level == V311 | BRIDGE_BIT
+    if is_bridge:
+        level = V311
     flags = reader.u8()
     _check_connect_flags(flags, level)
     keep_alive = reader.u16()
@@ -66,7 +72,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLi
     clean_start = bool(flags & _CLEAN_START)
     if not client_id:
         _check_empty_client_id(level, clean_start)
-    return Connect(level, client_id, clean_start, keep_alive, username, password, will, properties)
+    return Connect(level, client_id, clean_start, keep_alive, username, password, will, properties, is_bridge)
 
 
 def decode_connack(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Connack:
@@ -93,10 +99,12 @@ def encode_connect(packet: Connect, version: int) -> bytes:
         raise LocalError("a password without a user name needs MQTT 5.0")
     if not packet.client_id and (level == V31 or (level == V311 and not packet.clean_start)):
         raise LocalError("this CONNECT needs a Client Identifier")
+    if packet.is_bridge and level != V311:
+        raise LocalError("a bridge introduces itself in MQTT 3.1.1 only")
     flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
     if packet.will is not None:
         flags |= _WILL | packet.will.qos << 3 | packet.will.retain << 5
-    parts = [write_utf8(_NAMES[level]), bytes((level, flags)), write_u16(packet.keep_alive)]
+    parts = [write_utf8(_NAMES[level]), bytes((level | packet.is_bridge << 7, flags)), write_u16(packet.keep_alive)]
     if level == V5:
         parts.append(write_properties(packet.properties, PacketType.CONNECT))
     parts.append(write_utf8(packet.client_id))
@@ -127,6 +135,8 @@ def _level(reader: Cursor) -> int:
     level = reader.u8()
     if name not in ("MQTT", "MQIsdp"):
         raise UnsupportedVersion(level, "the protocol name is not MQTT's", "MQTT-3.1.2-1")
+    if level == V311 | BRIDGE_BIT and name == "MQTT":
+        return level
     if _NAMES.get(level) != name:
         raise UnsupportedVersion(level, f"{name} with protocol level {level} is not supported", "MQTT-3.1.2-2")
     return level
