@@ -16,16 +16,17 @@ from typing import Any
 import pytest
 from attrs import frozen
 from bridge_http_harness.server import Server
+from bridge_mqtt_harness.mosquitto import Mosquitto, mosquitto
 
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import Wire, wire
-from kinmqtt.mqtt.packets import V5, Puback, Publish
+from kinmqtt.mqtt.packets import V5, V311, Puback, Publish
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import NO_KAFKA, WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.sections import WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 CLUSTER = "akka_like_cluster"
@@ -49,6 +50,7 @@ class Cluster:
     redis: RedisServer | None
     kafka: Kafka | None
     receiver: Server
+    far: Mosquitto | None
 
     @property
     def ports(self) -> list[int]:
@@ -86,16 +88,19 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         kafka = kafka_with_topics(request, plugins)
         receiver = Server()
         stack.callback(receiver.stop)
+        far = stack.enter_context(mosquitto(shared / "far")) if "bridge_mqtt" in plugins else None
         write_shared((CLUSTER, *plugins), shared)
+        others = {name: each.address for name, each in (("kafka", kafka), ("mqtt", far)) if each is not None}
         brokers = []
         for folder, port in zip(folders, ports, strict=True):
             folder.mkdir()
-            address = NO_KAFKA if kafka is None else kafka.address
-            write_settings((CLUSTER, *plugins), folder, shared, folder.name, port, ports[0], address, receiver.url)
+            write_settings(
+                (CLUSTER, *plugins), folder, shared, folder.name, port, ports[0], http=receiver.url, **others
+            )
             brokers.append(stack.enter_context(running_broker("-c", "kinmqtt.toml", cwd=folder)))
         for folder in folders:
             wait_until(lambda folder=folder: is_whole(folder), f"{folder.name} sees both")  # type: ignore[misc]
-        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka, receiver)
+        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka, receiver, far)
 
 
 def clusters(name: str | None = None) -> pytest.MarkDecorator:
@@ -297,6 +302,27 @@ def test_bridge_kafka_acts_on_both_brokers(cluster: Cluster) -> None:
 
     wait_until(lambda: set(came()) == set(payloads), "both are in Kafka")
     assert sorted(came()) == sorted(payloads)
+
+
+@clusters("bridge_mqtt")
+def test_bridge_mqtt_acts_on_both_brokers(cluster: Cluster) -> None:
+    """Each broker sends what it took from publishers, and nothing that came from the other one."""
+    assert cluster.far is not None
+    with wire(cluster.far.port, "there", V311) as far:
+        far.subscribe("open/there/#", 1)
+        payloads = []
+        for here, there in cluster.both_ways:
+            payload = f"{here}".encode()
+            with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"there{here}", V5, **cluster.who) as pub:
+                sub.subscribe("open/there/#")
+                answers(pub, "open/there/door", [payload])
+                received(sub, payload)
+            payloads.append(payload)
+        with wire(cluster.far.port, "last", V311) as last:
+            came = [far.expect(Publish).payload, far.expect(Publish).payload]
+            last.publish("open/there/last", b"last")
+
+        assert (sorted(came), far.expect(Publish).payload) == (sorted(payloads), b"last")
 
 
 @clusters("event_kafka")

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from bridge_http_harness.server import Server
+from bridge_mqtt_harness.mosquitto import Mosquitto, mosquitto
 
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import wire
-from kinmqtt.mqtt.packets import V5, Connack, Puback, Publish
+from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish
 from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import NO_KAFKA, SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.sections import SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
 from spi_harness.processes import free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
@@ -48,12 +49,25 @@ def receiver() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None, receiver: Server) -> Path:
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto | None]:
+    """The broker that bridge_mqtt speaks with, where that is installed."""
+    if "bridge_mqtt" not in HERE:
+        yield None
+        return
+    with mosquitto(tmp_path_factory.mktemp("far")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None, receiver: Server, far: Mosquitto | None
+) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
     write_shared(HERE, folder)
     port = free_port()
-    write_settings(HERE, folder, folder, "n1", port, port, NO_KAFKA if kafka is None else kafka.address, receiver.url)
+    others = {name: each.address for name, each in (("kafka", kafka), ("mqtt", far)) if each is not None}
+    write_settings(HERE, folder, folder, "n1", port, port, http=receiver.url, **others)
     return folder
 
 
@@ -173,6 +187,18 @@ def test_bridge_kafka_acts(broker: BrokerProcess, kafka: Kafka) -> None:
     assert _puback(broker, "open/bridged/door", client_id="bridged") is ReasonCode.SUCCESS
 
     wait_until(lambda: any(record.value == b"x" for record in kafka.records("bridged")), "it is in Kafka")
+
+
+@pytest.mark.skipif("bridge_mqtt" not in HERE, reason="bridge_mqtt is not installed in this combination")
+def test_bridge_mqtt_acts(broker: BrokerProcess, far: Mosquitto) -> None:
+    """What is acknowledged comes to the far broker, and what is published there comes here."""
+    with wire(far.port, "there", V311) as there, wire(broker.port, "here", V5, **who()) as here:
+        there.subscribe("open/there/#", 1)
+        here.subscribe("open/here/#", 1)
+        there.publish("open/here/door", b"in", 1, packet_id=1).expect(Puback)
+        here.publish("open/there/door", b"out", 1, packet_id=1).expect(Puback)
+
+        assert [there.expect(Publish).payload, here.expect(Publish).payload] == [b"out", b"in"]
 
 
 @pytest.mark.skipif("event_kafka" not in HERE, reason="event_kafka is not installed in this combination")

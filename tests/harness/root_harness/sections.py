@@ -24,6 +24,10 @@ SECTIONS: Final[Mapping[str, str]] = {
         '[plugins.bridge_kafka.connections.main]\nservers = ["{kafka}"]\n'
         '[plugins.bridge_kafka.sinks.out]\nconnection = "main"\nfilters = ["open/bridged/#"]\ntopic = "bridged"\n'
     ),
+    "bridge_mqtt": (
+        '[plugins.bridge_mqtt.connections.far]\nservers = ["{mqtt}"]\n'
+        'topics = ["open/there/# out 1", "open/here/# in 1"]\n'
+    ),
     "event_kafka": '[plugins.event_kafka]\nservers = ["{kafka}"]\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
     "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
@@ -44,11 +48,8 @@ ACL: Final = "user eve\ntopic readwrite #\n\npattern readwrite open/#\npattern r
 TOPICS: Final = {"bridge_kafka": "bridged", "event_kafka": "kinmqtt.events"}
 """By plugin: the topic of Kafka that its section needs."""
 
-NO_KAFKA: Final = "127.0.0.1:9"
-"""Where no Kafka listens: a sink then waits."""
-
-NO_HTTP: Final = "http://127.0.0.1:9"
-"""Where no HTTP server listens, likewise."""
+NOWHERE: Final = {"kafka": "127.0.0.1:9", "mqtt": "127.0.0.1:9", "http": "http://127.0.0.1:9"}
+"""Where no program listens: what goes there waits."""
 
 WHO: Final = {"username": "ada", "password": b"secret"}
 """A user who comes in also where auth_file is at work."""
@@ -86,16 +87,16 @@ def write_settings(
     name: str,
     port: int,
     seed: int,
-    kafka: str = NO_KAFKA,
-    http: str = NO_HTTP,
+    **others: str,
 ) -> None:
     """Write a broker's kinmqtt.toml.
 
     ``shared``: the folder of :func:`write_shared`; ``name``: the node's; ``port`` and ``seed``: the ports of this
-    broker and of the first one for their cluster; ``kafka``: the address of a Kafka; ``http``: the URL of a server.
+    broker and of the first one for their cluster; ``others``: where the programs are that bridges speak with, as
+    in :data:`NOWHERE`.
     """
     unused = sorted(set(PLUGINS) - set(plugins))
-    values = {"port": port, "seed": seed, "shared": shared, "kafka": kafka, "http": http}
-    sections = "".join(SECTIONS[each].format(**values) for each in plugins)
+    values = {**NOWHERE, **others, "port": port, "seed": seed, "shared": shared}
+    sections = "".join(SECTIONS[each].format_map(values) for each in plugins)
     chosen = f"[plugins]\nonly = {list(plugins)}\n" if unused else ""
     (folder / "kinmqtt.toml").write_text(f'[broker]\nnode_name = "{name}"\n{chosen}{sections}')

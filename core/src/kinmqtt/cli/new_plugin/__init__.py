@@ -31,6 +31,7 @@ OURS: Final = frozenset(
         "auth_file",
         "bridge_http",
         "bridge_kafka",
+        "bridge_mqtt",
         "core",
         "event_kafka",
         "example_guard",

@@ -1,0 +1,195 @@
+"""A connection of the settings: its sink and its source share one link, for which No Local needs one client id."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import evolve
+
+from kinmqtt_bridge_mqtt import link as links
+from kinmqtt_bridge_mqtt.link import UNSUPPORTED_VERSION, Introduction, Link
+from kinmqtt_bridge_mqtt.mapping import Mapping
+from kinmqtt_bridge_mqtt.settings import ConnectionSettings, TlsSettings, address
+from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
+from kinmqtt_spi.settings import read_file
+
+MAX_PASSWORD_BYTES: Final = 65_535
+
+RETURN_EVERY_S: Final = 30.0
+"""How often to see whether the first server is back, while another one is used."""
+
+
+class Connection:
+    """Makes links, one at a time."""
+
+    def __init__(
+        self, name: str, settings: ConnectionSettings, broker: str, warn: Callable[[str], object] = lambda text: None
+    ) -> None:
+        """``broker`` is this broker's name; ``warn`` logs a warning."""
+        self.name = name
+        self.settings = settings
+        self.client_id = settings.client_id or f"{broker}.{name}"
+        self.via = settings.via or broker
+        self.mapping = Mapping(settings.lines)
+        self._warn = warn
+        self._servers = [address(each) for each in settings.servers]
+        self._first = 0
+        """The place of the server that is tried first."""
+        self._lock = asyncio.Lock()
+        self._link: Link | None = None
+        self._has_bit = settings.bridge and settings.version != "5"
+        self._had_session = False
+        self._is_subscribed = False
+        self._is_retired = False
+        self._return: asyncio.Task[None] | None = None
+
+    @property
+    def state_topic(self) -> str:
+        """Where the connection's state is published; empty for nowhere."""
+        if not self.settings.notifications:
+            return ""
+        return self.settings.notification_topic or f"$SYS/broker/connection/{self.client_id}/state"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a link."""
+        return self._link is not None and self._link.error is None
+
+    async def join(self) -> Link:
+        """Return the link, and use it until :meth:`leave`. Raises ``SinkRefused`` and ``ServiceUnavailable``."""
+        async with self._lock:
+            if self._is_retired:
+                raise ServiceUnavailable("the settings of the connection have changed")
+            link = self._link
+            if link is None or link.error is not None:
+                try:
+                    link = await self._connect()
+                except SinkRefused as refused:
+                    raise self.located(refused) from refused
+                self._link = link
+            link.users += 1
+            return link
+
+    def leave(self, link: Link) -> None:
+        """Use a link no longer; the last one closes it."""
+        link.users -= 1
+        if not link.users:
+            link.close()
+
+    def retire(self) -> None:
+        """Close the link, and make none any more: another connection takes over the client id."""
+        self._is_retired = True
+        if self._link is not None:
+            self._link.close()
+
+    def located(self, refused: SinkRefused) -> SinkRefused:
+        """Return a refusal that names the place in the settings."""
+        return SinkRefused(f"plugins.bridge_mqtt.connections.{self.name}: {refused}")
+
+    async def subscribe(self, link: Link) -> None:
+        """Subscribe to what comes in, unless the far broker's session has that. Raises as :meth:`join` does."""
+        settings = self.settings
+        if link.session_present and self._is_subscribed and settings.version != "5":
+            return  # MQTT 3.1.1 would send the retained messages again.
+        prefix = f"$share/{settings.share}/" if settings.share else ""
+        filters = [(prefix + filter, qos) for filter, qos in self.mapping.remote_filters.items()]
+        try:
+            await link.subscribe(filters, settings.bridge, settings.timeout_s)
+        except SinkRefused as refused:
+            raise self.located(refused) from refused
+        self._is_subscribed = True
+
+    async def _connect(self) -> Link:
+        settings = self.settings
+        try:
+            said, context = self._introduction(), _context(settings.tls)
+        except (OSError, ValueError, SettingsError) as error:
+            raise SinkRefused(str(error)) from error
+        failures = []
+        count = len(self._servers)
+        first = self._first if settings.round_robin else 0
+        for place in (number % count for number in range(first, first + count)):
+            try:
+                link = await self._connect_to(place, said, context)
+            except ServiceUnavailable as error:
+                failures.append(str(error))
+                continue
+            self._first = (place + 1) % count
+            self._note_session(link)
+            if place and not settings.round_robin:
+                self._watch_for_the_first(link)
+            return link
+        raise ServiceUnavailable("; ".join(failures))
+
+    async def _connect_to(self, place: int, said: Introduction, context: ssl.SSLContext | None) -> Link:
+        timeout_s = self.settings.timeout_s
+        try:
+            return await links.connect(
+                evolve(said, is_bridge=self._has_bit), self._servers[place], context, timeout_s
+            )
+        except SinkRefused as refused:
+            if not self._has_bit or f"0x{UNSUPPORTED_VERSION:02X}" not in str(refused):
+                raise
+        self._has_bit = False
+        self._warn(f"connection {self.name}: the far broker knows no bridges; it may send our own messages back")
+        return await links.connect(evolve(said, is_bridge=False), self._servers[place], context, timeout_s)
+
+    def _introduction(self) -> Introduction:
+        settings = self.settings
+        password = None
+        if settings.password_file is not None:
+            data = read_file(settings.password_file, max_bytes=MAX_PASSWORD_BYTES)
+            password = data.decode().rstrip("\r\n")
+        return Introduction(
+            self.client_id,
+            settings.version == "5",
+            self._has_bit,
+            settings.username,
+            password,
+            settings.keep_alive_s,
+            # Without anything that comes in, the session has nothing that is worth keeping.
+            settings.clean_start or not self.mapping.remote_filters,
+            0 if settings.clean_start or not self.mapping.remote_filters else settings.session_expiry_s,
+            self.state_topic,
+            settings.max_inflight,
+            settings.max_packet_bytes,
+        )
+
+    def _note_session(self, link: Link) -> None:
+        if self._had_session and not link.session_present:
+            self._warn(f"connection {self.name}: the far broker has lost the session, and what waited in it")
+        if not link.session_present:
+            self._is_subscribed = False
+        self._had_session = not self.settings.clean_start and bool(self.mapping.remote_filters)
+
+    def _watch_for_the_first(self, link: Link) -> None:
+        async def watch() -> None:
+            while link.error is None:
+                await asyncio.sleep(RETURN_EVERY_S)
+                try:
+                    async with asyncio.timeout(self.settings.timeout_s):
+                        _, writer = await asyncio.open_connection(*self._servers[0])
+                except OSError:
+                    continue
+                writer.close()
+                link.fail(ServiceUnavailable("the first server is back"))
+
+        task: Any = asyncio.ensure_future(watch())
+        self._return = task
+        link.on_lost = task.cancel
+
+
+def _context(tls: TlsSettings | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(cafile=None if tls.ca_file is None else str(tls.ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = tls.verify_hostname
+    if tls.certificate_file is not None and tls.key_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    if tls.alpn:
+        context.set_alpn_protocols([tls.alpn])
+    return context
