@@ -32,6 +32,12 @@ class Mosquitto:
         """Where it listens."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it listens."""
         self._process = Process([needed("mosquitto", "mosquitto"), "-c", str(self._settings)])
