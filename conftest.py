@@ -24,8 +24,8 @@ else:
     settings.register_profile("kinmqtt", deadline=None, max_examples=examples(100))
     settings.load_profile("kinmqtt")
 
-pytest_plugins = ("root_harness.kafka",)
-"""A Kafka for the distributions that need one; it starts with the first test that does."""
+pytest_plugins = ("root_harness.kafka", "root_harness.rabbitmq")
+"""A Kafka and a RabbitMQ for the distributions that need one; each starts with the first test that does."""
 
 LONG = (
     "tests/test_packaging.py",

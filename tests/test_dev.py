@@ -262,7 +262,7 @@ def bare(dev: Any, machine: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 ALWAYS = {
     f"{HERE}-venv", "ca-certificates", "haproxy", "maven", "mosquitto", "mosquitto-clients", "nodejs", "npm",
-    "openssl", "redis-server",
+    "openssl", "rabbitmq-server", "redis-server",
 }  # fmt: skip
 
 

@@ -26,7 +26,16 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.rabbitmq import RabbitMQ
+from root_harness.sections import (
+    QUEUE,
+    WHO,
+    addresses,
+    kafka_with_topics,
+    rabbitmq_with_queue,
+    write_settings,
+    write_shared,
+)
 from spi_harness.processes import free_port, wait_until
 
 CLUSTER = "akka_like_cluster"
@@ -51,6 +60,7 @@ class Cluster:
     kafka: Kafka | None
     receiver: Server
     far: Mosquitto | None
+    rabbitmq: RabbitMQ | None
 
     @property
     def ports(self) -> list[int]:
@@ -85,12 +95,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ports = [free_port(), free_port()]
     with ExitStack() as stack:
         redis = stack.enter_context(redis_server(shared, on_socket=True)) if "redis_session" in plugins else None
-        kafka = kafka_with_topics(request, plugins)
+        kafka, rabbitmq = kafka_with_topics(request, plugins), rabbitmq_with_queue(request, plugins)
         receiver = Server()
         stack.callback(receiver.stop)
         far = stack.enter_context(mosquitto(shared / "far")) if "bridge_mqtt" in plugins else None
         write_shared((CLUSTER, *plugins), shared)
-        others = {name: each.address for name, each in (("kafka", kafka), ("mqtt", far)) if each is not None}
+        others = addresses(kafka=kafka, mqtt=far, rabbitmq=rabbitmq)
         brokers = []
         for folder, port in zip(folders, ports, strict=True):
             folder.mkdir()
@@ -100,7 +110,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             brokers.append(stack.enter_context(running_broker("-c", "kinmqtt.toml", cwd=folder)))
         for folder in folders:
             wait_until(lambda folder=folder: is_whole(folder), f"{folder.name} sees both")  # type: ignore[misc]
-        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka, receiver, far)
+        yield Cluster(plugins, folders, (brokers[0], brokers[1]), redis, kafka, receiver, far, rabbitmq)
 
 
 def clusters(name: str | None = None) -> pytest.MarkDecorator:
@@ -323,6 +333,29 @@ def test_bridge_mqtt_acts_on_both_brokers(cluster: Cluster) -> None:
             last.publish("open/there/last", b"last")
 
         assert (sorted(came), far.expect(Publish).payload) == (sorted(payloads), b"last")
+
+
+@clusters("bridge_rabbitmq")
+def test_bridge_rabbitmq_acts_on_both_brokers(cluster: Cluster) -> None:
+    """Each broker sends what it took from publishers, and nothing that came from the other one."""
+    rabbitmq = cluster.rabbitmq
+    assert rabbitmq is not None
+    payloads = []
+    for here, there in cluster.both_ways:
+        payload = f"{cluster.plugins}{here}".encode()
+        with wire(there, "sub", V5, **cluster.who) as sub, wire(here, f"queue{here}", V5, **cluster.who) as pub:
+            sub.subscribe("open/queued/#")
+            answers(pub, "open/queued/door", [payload])
+            received(sub, payload)
+        payloads.append(payload)
+    came: list[bytes] = []
+
+    def have_come() -> bool:
+        came.extend(taken.body for taken in rabbitmq.take(QUEUE) if taken.body in payloads)
+        return set(came) == set(payloads)
+
+    wait_until(have_come, "both are in RabbitMQ")
+    assert sorted(came) == sorted(payloads)
 
 
 @clusters("event_kafka")

@@ -18,7 +18,17 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from root_harness.combination import PLUGINS, Installed
 from root_harness.kafka import Kafka
-from root_harness.sections import SECTIONS, WHO, kafka_with_topics, write_settings, write_shared
+from root_harness.rabbitmq import RabbitMQ
+from root_harness.sections import (
+    QUEUE,
+    SECTIONS,
+    WHO,
+    addresses,
+    kafka_with_topics,
+    rabbitmq_with_queue,
+    write_settings,
+    write_shared,
+)
 from spi_harness.processes import free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
@@ -59,15 +69,24 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto | None]:
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory, kafka: Kafka | None, receiver: Server, far: Mosquitto | None
-) -> Path:
+def rabbitmq(request: pytest.FixtureRequest) -> RabbitMQ | None:
+    """The RabbitMQ of bridge_rabbitmq, where that is installed."""
+    return rabbitmq_with_queue(request, HERE)
+
+
+@pytest.fixture(scope="module")
+def others(kafka: Kafka | None, receiver: Server, far: Mosquitto | None, rabbitmq: RabbitMQ | None) -> dict[str, str]:
+    """Where the programs are that bridges speak with."""
+    return {"http": receiver.url, **addresses(kafka=kafka, mqtt=far, rabbitmq=rabbitmq)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, others: dict[str, str]) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
     write_shared(HERE, folder)
     port = free_port()
-    others = {name: each.address for name, each in (("kafka", kafka), ("mqtt", far)) if each is not None}
-    write_settings(HERE, folder, folder, "n1", port, port, http=receiver.url, **others)
+    write_settings(HERE, folder, folder, "n1", port, port, **others)
     return folder
 
 
@@ -199,6 +218,14 @@ def test_bridge_mqtt_acts(broker: BrokerProcess, far: Mosquitto) -> None:
         here.publish("open/there/door", b"out", 1, packet_id=1).expect(Puback)
 
         assert [there.expect(Publish).payload, here.expect(Publish).payload] == [b"out", b"in"]
+
+
+@pytest.mark.skipif("bridge_rabbitmq" not in HERE, reason="bridge_rabbitmq is not installed in this combination")
+def test_bridge_rabbitmq_acts(broker: BrokerProcess, rabbitmq: RabbitMQ) -> None:
+    """What is acknowledged comes to RabbitMQ, and its outbox counts as a subscriber."""
+    assert _puback(broker, "open/queued/door", client_id="queued") is ReasonCode.SUCCESS
+
+    wait_until(lambda: any(taken.body == b"x" for taken in rabbitmq.take(QUEUE)), "it is in RabbitMQ")
 
 
 @pytest.mark.skipif("event_kafka" not in HERE, reason="event_kafka is not installed in this combination")

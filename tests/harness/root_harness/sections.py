@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from bridge_mqtt_harness.mosquitto import Mosquitto
 
 from core_harness.brokers import run_command
 from root_harness.combination import PLUGINS
 from root_harness.kafka import Kafka
+from root_harness.rabbitmq import RabbitMQ
 from spi_harness.processes import environment
 
 SECTIONS: Final[Mapping[str, str]] = {
@@ -27,6 +29,11 @@ SECTIONS: Final[Mapping[str, str]] = {
     "bridge_mqtt": (
         '[plugins.bridge_mqtt.connections.far]\nservers = ["{mqtt}"]\n'
         'topics = ["open/there/# out 1", "open/here/# in 1"]\n'
+    ),
+    "bridge_rabbitmq": (
+        '[plugins.bridge_rabbitmq.connections.main]\nservers = ["{rabbitmq}"]\n'
+        '[plugins.bridge_rabbitmq.sinks.out]\nconnection = "main"\nfilters = ["open/queued/#"]\n'
+        'routing_key = "queued"\n'
     ),
     "event_kafka": '[plugins.event_kafka]\nservers = ["{kafka}"]\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
@@ -48,7 +55,15 @@ ACL: Final = "user eve\ntopic readwrite #\n\npattern readwrite open/#\npattern r
 TOPICS: Final = {"bridge_kafka": "bridged", "event_kafka": "kinmqtt.events"}
 """By plugin: the topic of Kafka that its section needs."""
 
-NOWHERE: Final = {"kafka": "127.0.0.1:9", "mqtt": "127.0.0.1:9", "http": "http://127.0.0.1:9"}
+QUEUE: Final = "queued"
+"""The queue of RabbitMQ that the section of bridge_rabbitmq needs."""
+
+NOWHERE: Final = {
+    "kafka": "127.0.0.1:9",
+    "mqtt": "127.0.0.1:9",
+    "rabbitmq": "127.0.0.1:9",
+    "http": "http://127.0.0.1:9",
+}
 """Where no program listens: what goes there waits."""
 
 WHO: Final = {"username": "ada", "password": b"secret"}
@@ -65,6 +80,21 @@ def kafka_with_topics(request: pytest.FixtureRequest, plugins: Sequence[str]) ->
     for topic in topics - kafka.topics():
         kafka.create_topic(topic)
     return kafka
+
+
+def rabbitmq_with_queue(request: pytest.FixtureRequest, plugins: Sequence[str]) -> RabbitMQ | None:
+    """Return the session's RabbitMQ with the queue of bridge_rabbitmq; ``None`` without that plugin."""
+    if "bridge_rabbitmq" not in plugins:
+        return None
+    rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq_of_session")
+    rabbitmq.restore()
+    rabbitmq.declare(QUEUE)
+    return rabbitmq
+
+
+def addresses(**servers: Kafka | Mosquitto | RabbitMQ | None) -> dict[str, str]:
+    """Return where those servers that run take connections."""
+    return {name: server.address for name, server in servers.items() if server is not None}
 
 
 def write_shared(plugins: Sequence[str], shared: Path) -> None:

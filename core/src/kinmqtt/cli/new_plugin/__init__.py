@@ -32,6 +32,7 @@ OURS: Final = frozenset(
         "bridge_http",
         "bridge_kafka",
         "bridge_mqtt",
+        "bridge_rabbitmq",
         "core",
         "event_kafka",
         "example_guard",
