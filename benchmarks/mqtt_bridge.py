@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 for folder in ("spi/tests/harness", "core/tests/harness", "plugins/bridge_mqtt/tests/harness"):
     sys.path.append(str(ROOT / folder))
 
-from load import Failed, Load  # noqa: E402
+from brokers import Failed  # noqa: E402
+from load import Load  # noqa: E402
 
 from bridge_mqtt_harness.mosquitto import PLAIN, Mosquitto  # noqa: E402
 from core_harness.brokers import running_broker  # noqa: E402
