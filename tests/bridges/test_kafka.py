@@ -2,7 +2,7 @@
 
 The long run is a command of its own: 30 kills of the broker, and 10 of Kafka::
 
-    KINMQTT_KAFKA_KILLS=30 python -m pytest -m soak tests/bridges -s
+    KINMQTT_KAFKA_KILLS=30 python -m pytest -m soak tests/bridges/test_kafka.py -s
 """
 
 from __future__ import annotations
