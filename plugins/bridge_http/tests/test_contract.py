@@ -42,6 +42,7 @@ class _Suite(SinkContract):
     reactor = "asyncio"
     can_fail = can_refuse = can_hang = has_poison = True
     format: Literal["one", "ndjson", "json_array"]
+    target: Server
 
     @pytest.fixture
     def server(self) -> Iterator[Server]:
@@ -53,12 +54,12 @@ class _Suite(SinkContract):
     @pytest.fixture
     def sink(self, clock: TurnableClock, server: Server) -> SinkCase:
         settings = SinkSettings(url=f"{server.url}/in", format=self.format, connections=8)
-        self.server = server
+        self.target = server
         return SinkCase(HttpSink("out", settings, clock), lambda: payloads(server), message(payload=POISON, qos=1))
 
     def failing(self, case: SinkCase) -> Callable[[], object]:
-        self.server.stop()
-        return self.server.start
+        self.target.stop()
+        return self.target.start
 
     def refusing(self, case: SinkCase) -> Callable[[], object]:
         return self._saying(answer(401, b"who are you?"))
@@ -68,7 +69,7 @@ class _Suite(SinkContract):
 
     def _saying(self, said: bytes | Then) -> Callable[[], object]:
         """Let the server take nothing until the call that is returned."""
-        server = self.server
+        server = self.target
         before = len(server.got)
         server.script = lambda got: said
 

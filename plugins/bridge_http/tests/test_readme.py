@@ -23,6 +23,7 @@ CLASSES = (SinkSettings, TlsSettings, OutboxSettings, SendSettings)
 
 def example() -> str:
     """The settings to copy."""
+    text: str
     [text] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     return text
 

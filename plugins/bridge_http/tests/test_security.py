@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from bridge_http_harness.certificates import self_signed
-from bridge_http_harness.making import item, send
+from bridge_http_harness.making import item, run, send
 from bridge_http_harness.server import Server
 
-from kinmqtt_bridge_http.settings import TlsSettings
+from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
 from kinmqtt_bridge_http.signing import signature
+from kinmqtt_bridge_http.sink import HttpSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.memory.plugin import TurnableClock
 
@@ -116,18 +117,15 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes | Non
     """It was there when the settings were read."""
     token = tmp_path / "token"
     token.write_bytes(b"abc")
-    more = {"secret_headers": {"Authorization": token}}
+    settings = SinkSettings(url="http://127.0.0.1:1/", secret_headers={"Authorization": token})
+    sink = HttpSink("out", settings, TurnableClock())
+    if content is None:
+        token.unlink()
+    else:
+        token.write_bytes(content)
 
-    def change() -> None:
-        token.unlink() if content is None else token.write_bytes(content)
-
-    from kinmqtt_bridge_http.settings import SinkSettings
-    from kinmqtt_bridge_http.sink import HttpSink
-
-    sink = HttpSink("out", SinkSettings(url="http://127.0.0.1:1/", **more), TurnableClock())
-    change()
     with pytest.raises(SinkRefused, match=problem) as refused:
-        sink.open().send(None)
+        run(sink.open())
     assert str(refused.value).startswith(f"{PLACE}secret_headers.Authorization: {token}")
 
 
