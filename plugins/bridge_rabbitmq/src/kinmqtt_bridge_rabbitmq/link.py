@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import pika
@@ -30,10 +30,32 @@ FRAME_OVERHEAD: Final = 64
 """More bytes than a frame with properties has besides them."""
 
 
+class _Connection(AsyncioConnection):  # type: ignore[misc]  # pika's classes have no types
+    """Writes many frames at once: pika would make three system calls for each message."""
+
+    _held: list[bytes] | None = None
+
+    def hold(self) -> None:
+        """Hold what is sent back."""
+        self._held = []
+
+    def release(self) -> None:
+        """Send what was held back."""
+        held, self._held = self._held, None
+        if held and not self.is_closed:
+            super()._adapter_emit_data(b"".join(held))
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        if self._held is None:
+            super()._adapter_emit_data(data)
+        else:
+            self._held.append(data)
+
+
 class Link:
     """A connection and its channel: where one of them ends, both do."""
 
-    def __init__(self, connection: AsyncioConnection) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -56,6 +78,15 @@ class Link:
     def is_blocked(self) -> bool:
         """Whether RabbitMQ takes no messages on this connection, which is open."""
         return self.blocked is not None and self.lost is None
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write everything that is sent meanwhile at once."""
+        self._connection.hold()
+        try:
+            yield
+        finally:
+            self._connection.release()
 
     def watch(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when the connection is lost or blocked."""
@@ -183,18 +214,18 @@ async def connect(settings: ConnectionSettings) -> Link:
     raise ServiceUnavailable("; ".join(problems))
 
 
-async def _opened(parameters: pika.ConnectionParameters) -> AsyncioConnection:
+async def _opened(parameters: pika.ConnectionParameters) -> _Connection:
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[AsyncioConnection | BaseException] = loop.create_future()
+    done: asyncio.Future[_Connection | BaseException] = loop.create_future()
     given_up = False
 
-    def opened(found: AsyncioConnection | BaseException) -> None:
+    def opened(found: _Connection | BaseException) -> None:
         if not given_up:
             _settle(done, found)
-        elif isinstance(found, AsyncioConnection):
+        elif isinstance(found, _Connection):
             found.close()
 
-    attempt = AsyncioConnection.create_connection([parameters], opened, custom_ioloop=loop)
+    attempt = _Connection.create_connection([parameters], opened, custom_ioloop=loop)
     try:
         found = await done
     except BaseException:

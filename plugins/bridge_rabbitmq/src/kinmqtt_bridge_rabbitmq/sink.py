@@ -103,22 +103,24 @@ class RabbitMQSink(Sink):
     async def _publish(self, link: Link, confirms: Confirms, items: Sequence[Item], batch: Batch) -> None:
         make, longest, exchange = self._make, link.max_header_bytes, self._settings.exchange
         publish, published, largest = link.channel.basic_publish, confirms.published, self._largest
-        for number, (message, _, _) in enumerate(items):
-            if number and not number % AT_A_TIME:
+        for start in range(0, len(items), AT_A_TIME):
+            if start:
                 await asyncio.sleep(0)
             if link.lost is not None or link.blocked is not None:
                 batch.left += 1  # Not everything is published.
                 batch.end()
                 return
-            made = make(message, longest)
-            if largest is not None and len(message.payload) > largest:
-                made = Poison(f"the payload has {len(message.payload)} bytes, and RabbitMQ allows {largest}")
-            if isinstance(made, Poison):
-                batch.answers[number] = made
-                continue
-            key, properties, identity = made
-            publish(exchange, key, message.payload, properties, True)
-            published(batch, number, identity, key)
+            with link.at_once():
+                for number, (message, _, _) in enumerate(items[start : start + AT_A_TIME], start):
+                    made = make(message, longest)
+                    if largest is not None and len(message.payload) > largest:
+                        made = Poison(f"the payload has {len(message.payload)} bytes, and RabbitMQ allows {largest}")
+                    if isinstance(made, Poison):
+                        batch.answers[number] = made
+                        continue
+                    key, properties, identity = made
+                    publish(exchange, key, message.payload, properties, True)
+                    published(batch, number, identity, key)
 
     def _why(self, link: Link) -> Exception:
         """Return why a batch has failed."""
