@@ -51,7 +51,7 @@ TABLE = (
     Package("npm", "installs MQTT.js; brings many packages and takes minutes", "test", program("npm")),
     Package("mosquitto", "a broker to compare ours with", "test", program("mosquitto")),
     Package("redis-server", "keeps sessions", "test", program("redis-server")),
-    Package("rabbitmq-server", "takes messages from bridges", "test", lambda: has_rabbitmq()),
+    Package("rabbitmq-server", "takes messages from bridges", "test", program("rabbitmq-server")),
     Package("haproxy", "sends PROXY headers", "test", program("haproxy")),
     Package("openssl", "speaks TLS of all versions", "test", program("openssl")),
     Package(lambda: java_package(), "runs Spark and Kafka", "test", lambda: java_version() >= OLDEST_JAVA),
@@ -133,11 +133,6 @@ def has_python_headers() -> bool:
 def has_chromium() -> bool:
     """Return whether the browser is there."""
     return found("chromium") is not None
-
-
-def has_rabbitmq() -> bool:
-    """Return whether RabbitMQ is there, in a folder that is on nobody's path."""
-    return os.path.exists("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 def java_version() -> int:
