@@ -52,6 +52,17 @@ def test_a_value_can_be_put_into_the_payload() -> None:
     assert rows_of('SELECT 1 AS payload.x, payload.x + 1 AS y FROM "t"') == ({"payload": {"x": 1}, "y": 2},)
 
 
+def test_a_value_is_put_into_a_payload_that_is_selected_by_its_name() -> None:
+    """As into that of all fields: its other parts stay."""
+    assert rows_of('SELECT payload, 2 AS payload.c FROM "t"', {"a": 1}) == ({"payload": {"a": 1, "c": 2}},)
+
+
+@pytest.mark.parametrize("call", ["mod(item, 2) = 0", "in(item, 2, 4)"])
+def test_a_function_named_like_an_operator_stands_behind_words_of_foreach(call: str) -> None:
+    """DO and INCASE are no operands."""
+    assert rows_of(f'FOREACH payload.l DO {call} AS x INCASE {call} FROM "t"', {"l": [1, 2]}) == [{"x": True}]
+
+
 def test_foreach_makes_a_row_of_each_element() -> None:
     """INCASE leaves some out, DO says what a row has."""
     sql = 'FOREACH payload.sensors AS s DO s.n AS n, clientid INCASE s.v > 1 FROM "t/#" WHERE payload.on'

@@ -141,6 +141,8 @@ def test_qos_and_retain_may_come_from_the_row() -> None:
         ("out/${x}", "\0"),
         ("${x}", "$SYS/broker"),
         ("${x}", "$share/a/b"),
+        ("$${x}/a", "SYS"),
+        ("$SY${x}", "S"),
         ("out/${x}", [1]),
         ("out/${x}", "a" * 70_000),
     ],
@@ -165,6 +167,17 @@ def test_a_value_with_levels_may_be_a_whole_topic() -> None:
     context.route(message_of({"x": "a/b"}))
 
     assert [message.topic for message in context.published] == ["a/b", "copy/t/1"]
+
+
+@pytest.mark.parametrize("selected", ["*, payload.x AS topic", "topic, payload.x AS topic"])
+def test_a_value_named_topic_has_no_levels_of_its_own(selected: str) -> None:
+    """Only the message's own topic may have some within a template."""
+    _, context = started(rule(f'SELECT {selected} FROM "t/#"', republish("copy/${topic}")))
+
+    context.route(message_of({"x": "a/b"}))
+
+    assert context.published == []
+    assert counted(context, "rules.failed") == 1
 
 
 def test_a_rule_that_raises_is_counted_and_the_message_goes_on() -> None:
@@ -397,6 +410,7 @@ MISTAKES = [
      "'clientd'; did you mean 'clientid'?; there are: clientid, row"),
     (rule('SELECT 1 AS n FROM "t"', republish("x/#")), "can't be a topic"),
     (rule('SELECT 1 AS n FROM "t"', republish("$SYS/x")), "can't be published to by rules"),
+    (rule('SELECT 1 AS n FROM "t"', republish("x" * 65_536)), "a topic has at most 65535 bytes"),
     (rule('SELECT 1 AS n FROM "t"', republish("x/${n")), "a placeholder has no closing brace"),
     (rule('SELECT 1 AS n FROM "t"', republish("x/${}")), "is no placeholder"),
     (rule('SELECT 1 AS n FROM "t"', republish("x", qos="1")), "is no QoS"),
@@ -424,3 +438,17 @@ def test_a_sink_that_no_plugin_has_stops_the_start() -> None:
         "plugins.rules.hot.actions[1]: no sink 'kafka:reading'; did you mean 'kafka:readings'?; "
         "there are: kafka:readings"
     )
+
+
+def test_a_reload_names_sinks_that_are_not_there_yet() -> None:
+    """It goes on: the broker makes the sinks of new settings after that."""
+    plugin, context = started(HOT, sinks=["kafka:readings"])
+
+    left = plugin.reload(parsed(HOT.replace("kafka:readings", "kafka:reading")))
+
+    assert left == [
+        "plugins.rules.hot.actions[1]: no sink 'kafka:reading'; did you mean 'kafka:readings'?; "
+        "there are: kafka:readings; the action fails while there is none"
+    ]
+    context.route(message_of({"temp": 31}, "sensors/a/temp"))
+    assert len(context.published) == 1

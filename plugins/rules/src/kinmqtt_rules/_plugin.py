@@ -23,6 +23,7 @@ class Rules:
     def __init__(self) -> None:
         self._settings = RulesSettings()
         self._book: Rulebook | None = None
+        self._context: Context | None = None
 
     @hookimpl
     def requirements(self) -> Requirements:
@@ -50,16 +51,23 @@ class Rules:
     def start(self, context: Context) -> None:
         """Open the taps, and take events from now on."""
         if self._book is not None:
-            _check_sinks(self._settings, context.sink_names())
+            problems = _missing_sinks(self._settings, context.sink_names())
+            if problems:
+                raise SettingsError(problems)
+            self._context = context
             self._book.open()
 
     @hookimpl
     def reload(self, settings: RulesSettings) -> Sequence[str]:
-        """Replace all rules at once."""
+        """Replace all rules at once; sinks that are not there yet are named."""
         if self._book is None:
             return ()
+        left = list(self._book.replace(settings))
         self._settings = settings
-        return self._book.replace(settings)
+        if self._context is not None:  # sinks of new settings are made after the plugins' reloads
+            problems = _missing_sinks(settings, self._context.sink_names())
+            left += (f"{problem}; the action fails while there is none" for problem in problems)
+        return left
 
     @hookimpl
     async def drain(self, deadline_s: float) -> None:
@@ -95,15 +103,13 @@ class Rules:
             self._book.notices.see(topic, message, client_id, username, reason)
 
 
-def _check_sinks(settings: RulesSettings, known: Sequence[str]) -> None:
-    """Raise ``SettingsError`` for actions that name sinks which no plugin has."""
+def _missing_sinks(settings: RulesSettings, known: Sequence[str]) -> list[str]:
+    """Return a sentence for each action that names a sink which no plugin has."""
     there = ", ".join(known) or "none"
-    problems = [
+    return [
         f"plugins.rules.{name}.actions[{place}]: no sink {action.sink!r}"
         f"{did_you_mean(action.sink, known)}; there are: {there}"
         for name, rule in settings.rules.items()
         for place, action in enumerate(rule.actions)
         if action.sink is not None and action.sink not in known
     ]
-    if problems:
-        raise SettingsError(problems)

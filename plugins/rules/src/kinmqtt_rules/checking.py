@@ -11,6 +11,7 @@ from sqlglot.tokenizer_core import Token
 from kinmqtt_rules.dialect import parse_expression
 from kinmqtt_rules.errors import RuleError
 from kinmqtt_rules.fields import EVENT_TOPICS, EVENTS, event_topic, fields_of
+from kinmqtt_rules.filters import problem_with_source
 from kinmqtt_rules.nodes import read, written_path
 from kinmqtt_rules.scope import Scope
 from kinmqtt_rules.statement import Item, Statement, cut
@@ -56,11 +57,13 @@ class CheckedRule:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of a row's values that are the message's topic."""
-        plain = tuple(
-            output.path[0] for output in self.outputs if output.node == Name("topic") and len(output.path) == 1
-        )
-        return (*plain, "topic") if any(output.node is None for output in self.outputs) else plain
+        """The names of a row's values that are the message's topic, whichever of those with a name counts."""
+        found: dict[str, bool] = {}
+        for output in self.outputs:
+            name = "topic" if output.node is None else output.path[0]
+            is_topic = output.node is None or (output.node == Name("topic") and len(output.path) == 1)
+            found[name] = found.get(name, True) and is_topic
+        return tuple(name for name, is_topic in found.items() if is_topic)
 
 
 def check(sql: str) -> CheckedRule:
@@ -73,10 +76,12 @@ def check(sql: str) -> CheckedRule:
     if statement.foreach is not None:
         foreach = _expression(scope, statement.foreach.tokens)
         [element] = statement.foreach.alias or (ITEM,)
+        if element in fields:
+            raise scope.fail(statement.foreach.offset, f"{element!r} is a field: name the element otherwise")
         scope.element = element
     outputs = tuple(_output(scope, item) for item in statement.items)
     incase = _expression(scope, statement.incase) if statement.incase else None
-    scope.element = None
+    scope.forget_element()
     where = _expression(scope, statement.where) if statement.where else None
     return CheckedRule(sql, filters, events, fields, outputs, where, foreach, element, incase)
 
@@ -112,20 +117,8 @@ def _sources(statement: Statement) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 raise RuleError(statement.sql, offset, f"no events {source!r}{hint}; there are: {', '.join(EVENTS)}")
             events.append(topic.name)
         else:
-            problem = _problem_with_filter(source)
+            problem = problem_with_source(source)
             if problem is not None:
                 raise RuleError(statement.sql, offset, f"{source!r} {problem}")
             filters.append(source)
     return tuple(dict.fromkeys(filters)), tuple(dict.fromkeys(events))
-
-
-def _problem_with_filter(filter: str) -> str | None:
-    levels = filter.split("/")
-    if levels[0] in ("$bridges", "$sources"):
-        return "is not known here: a source publishes to a topic; select FROM that"
-    if levels[0] in ("$SYS", "$share"):
-        return f"can't be selected from: rules have no messages of {levels[0]}"
-    is_whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
-    if not filter or "\0" in filter or not is_whole or "#" in levels[:-1] or len(filter.encode()) > 65_535:
-        return "is not a topic filter"
-    return None

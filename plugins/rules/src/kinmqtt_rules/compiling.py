@@ -122,7 +122,7 @@ class _Writer:
         if (
             output.path[0] == "payload"
             and len(output.path) > 1
-            and any(each.node is None for each in self._rule.outputs)
+            and any(each.node is None or each == Output(("payload",), Name("payload")) for each in self._rule.outputs)
         ):
             text = f"{text}, {self._payload()}"
             return f"{self._named('put_in_payload', runtime.put_in_payload)}(row, {keys}, {text})"

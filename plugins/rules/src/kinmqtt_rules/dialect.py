@@ -90,6 +90,27 @@ _OPERAND_ENDS: Final = _VALUES | {
 }
 """What an operand ends with: the word behind it is an operator."""
 
+_CLAUSES: Final = frozenset(("FOREACH", "DO", "INCASE"))
+"""Words in front of an expression that are names to sqlglot."""
+
+_COMPARISONS: Final = frozenset(
+    (TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE)
+)
+_PART_ENDS: Final = frozenset(
+    (
+        TokenType.AND,
+        TokenType.OR,
+        TokenType.NOT,
+        TokenType.CASE,
+        TokenType.WHEN,
+        TokenType.THEN,
+        TokenType.ELSE,
+        TokenType.END,
+        TokenType.COMMA,
+    )
+)
+"""What is weaker than a comparison."""
+
 _INFIX: Final[Mapping[str, TokenType]] = {"div": TokenType.DIV, "mod": TokenType.MOD}
 
 
@@ -121,21 +142,28 @@ def tokenize(sql: str) -> list[Token]:
     if found and found[-1].token_type is TokenType.SEMICOLON:
         found.pop()
     before: Token | None = None
+    follows_operand = False
     for place, token in enumerate(found):
         after = found[place + 1] if place + 1 < len(found) else None
-        _classify(token, before, after)
+        _classify(token, before, after, follows_operand=follows_operand)
         if token.token_type not in _ALLOWED and token.token_type not in _INFIX.values():
             raise RuleError(sql, token.start, f"{token.text!r} has no meaning in rules")
         if token.token_type is TokenType.VAR and not _is_name(token.text):
             raise RuleError(sql, token.start, f'{token.text!r} is no name: write "{token.text}"')
+        follows_operand = token.token_type in _OPERAND_ENDS and not _is_clause(token, before)
         before = token
     return found
 
 
-def _classify(token: Token, before: Token | None, after: Token | None) -> None:
+def _is_clause(token: Token, before: Token | None) -> bool:
+    """Tell whether an expression begins behind a name."""
+    is_name = before is not None and before.token_type in (TokenType.DOT, TokenType.ALIAS)
+    return token.token_type is TokenType.VAR and token.text.upper() in _CLAUSES and not is_name
+
+
+def _classify(token: Token, before: Token | None, after: Token | None, *, follows_operand: bool) -> None:
     """Tell names from words: behind a dot all are names, ``div`` and ``mod`` are operators behind operands."""
     kind, word = token.token_type, token.text.lower()
-    follows_operand = before is not None and before.token_type in _OPERAND_ENDS
     if before is not None and before.token_type is TokenType.DOT and kind in _WORDS.values():
         token.token_type = TokenType.VAR
     elif kind is TokenType.VAR and word in _INFIX and follows_operand:
@@ -177,6 +205,7 @@ def parse_expression(sql: str, found: Sequence[Token]) -> exp.Expr:
     its own.
     """
     first = found[0]
+    _check_is(sql, found)
     select = _token(first, TokenType.SELECT, "SELECT")
     try:
         [statement] = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse([select, *_opaque(sql, found)], sql)
@@ -194,6 +223,21 @@ def parse_expression(sql: str, found: Sequence[Token]) -> exp.Expr:
         raise RuleError(sql, first.start, "this is no expression")
     expression: exp.Expr = statement.expressions[0]
     return expression
+
+
+def _check_is(sql: str, found: Sequence[Token]) -> None:
+    """Refuse IS behind a comparison: databases do not agree on which of both binds more."""
+    compares = [False]
+    for token in found:
+        kind = token.token_type
+        if kind in (TokenType.L_PAREN, TokenType.L_BRACKET):
+            compares.append(False)
+        elif kind in (TokenType.R_PAREN, TokenType.R_BRACKET):
+            compares = compares[:-1] or [False]
+        elif kind is TokenType.IS and compares[-1]:
+            raise RuleError(sql, token.start, "IS behind a comparison: write parentheses around the one or the other")
+        elif kind in _COMPARISONS or kind in _PART_ENDS:
+            compares[-1] = kind in _COMPARISONS
 
 
 def _token(at: Token, kind: TokenType, text: str) -> Token:

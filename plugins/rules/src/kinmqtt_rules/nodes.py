@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from sqlglot import exp
 
 from kinmqtt_rules.dialect import CASTS, NAME
+from kinmqtt_rules.filters import problem_with_filter
 from kinmqtt_rules.functions import FUNCTIONS, OPERATORS
 from kinmqtt_rules.missing import reason_for_none
 from kinmqtt_rules.scope import MAX_DEPTH, Scope
@@ -137,6 +138,10 @@ def _operator(name: str) -> Make:
             if isinstance(operand, exp.Null) and name not in ("and", "or"):
                 raise scope.fail(parsed, "it would always be NULL; write IS NULL or IS NOT NULL")
         one, two = (read(scope, operand, depth) for operand in operands)
+        if name == "topic_matches" and isinstance(two, Constant) and isinstance(two.value, str):
+            problem = problem_with_filter(two.value)
+            if problem is not None:
+                raise scope.fail(two.offset, f"{two.value!r} {problem}")
         return scope.call(OPERATORS[name], (one, two), one.offset)
 
     return make

@@ -33,6 +33,12 @@ class Scope:
         """Where the present expression begins."""
         self.element: str | None = None
         """The name of FOREACH's element, where there is one."""
+        self._gone: str | None = None
+        """The name of the element, where there is none any more."""
+
+    def forget_element(self) -> None:
+        """Have no element of FOREACH from here on, also not behind an alias."""
+        self._gone, self.element = self.element, None
 
     def add_alias(self, path: tuple[str, ...], node: Node) -> None:
         """Let a path stand for a value from here on."""
@@ -88,6 +94,10 @@ class Scope:
         for length in range(len(keys), 0, -1):
             alias = self._aliases.get(tuple(keys[:length]))
             if alias is not None:
+                if self._gone is not None and _names(alias, self._gone):
+                    raise self.fail(
+                        offset, f"{'.'.join(keys)!r} is of an element, and WHERE is about the message: write INCASE"
+                    )
                 return steps(alias, keys[length:], offset)
         if keys[0] != self.element and keys[0] not in self._fields:
             known = [*self._fields, *(path[0] for path in self._aliases), *([self.element] if self.element else ())]
@@ -96,6 +106,11 @@ class Scope:
                 hint += f"; a part of the payload is payload.{keys[0]}"
             raise self.fail(offset, f"unknown field {keys[0]!r}{hint}")
         return steps(Name(keys[0], offset), keys[1:], offset)
+
+
+def _names(node: Node, name: str) -> bool:
+    """Tell whether a name is in an expression."""
+    return (isinstance(node, Name) and node.name == name) or any(_names(child, name) for child in children(node))
 
 
 def steps(node: Node, keys: Sequence[str | int], offset: int) -> Node:

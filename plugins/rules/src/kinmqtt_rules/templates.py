@@ -14,6 +14,9 @@ ROW: Final = "row"
 
 MAX_TOPIC_BYTES: Final = 65_535
 
+_CLOSED: Final = ("$SYS", "$share", "$events")
+"""What topics of the broker begin with."""
+
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _STEP: Final = re.compile(r"\.?([^.\[\]\"]+)|\.?\"([^\"]+)\"|\[(-?[1-9][0-9]{0,5})\]")
 
@@ -121,8 +124,10 @@ class TopicTemplate:
         literal = _PLACEHOLDER.sub("", text)
         if not text or any(sign in literal for sign in "+#\0"):
             raise ValueError(f"{text!r} can't be a topic: no +, no #, no U+0000")
-        if text.startswith(("$SYS", "$share", "$events")):
+        if text.startswith(_CLOSED):
             raise ValueError(f"{text!r} can't be published to by rules")
+        if len(literal.encode()) > MAX_TOPIC_BYTES:
+            raise ValueError(f"a topic has at most {MAX_TOPIC_BYTES} bytes")
 
     def fill_in(self, row: Any) -> str:
         """Return a valid topic; raises ``ValueError`` if the row makes none."""
@@ -142,6 +147,8 @@ class TopicTemplate:
                 raise ValueError(f"${{{part.text}}} makes no topic: it has more than one level")
             parts.append(text)
         topic = "".join(parts)
+        if topic.startswith(_CLOSED):
+            raise ValueError("the topic can't be published to by rules")
         if len(topic.encode()) > MAX_TOPIC_BYTES:
             raise ValueError("the topic is too long")
         return topic

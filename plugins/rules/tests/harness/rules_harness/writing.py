@@ -49,7 +49,8 @@ def _not(one: Written) -> Written:
 
 
 def _is_null(one: Written) -> Written:
-    return 6, f"{_within(one, 8)} IS NOT NULL", f"({one[2]} IS NOT NULL)"
+    # In a comparison it needs parentheses.
+    return 3, f"{_within(one, 8)} IS NOT NULL", f"({one[2]} IS NOT NULL)"
 
 
 def _in(parts: tuple[Written, Written]) -> Written:
