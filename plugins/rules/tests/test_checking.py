@@ -48,6 +48,7 @@ MISTAKES = [
         "1:27: regex_match: a group with alternatives or repetitions",
     ),
     (r"SELECT regex_match(topic, '(a)\1') AS x FROM " + '"t"', "a pattern can't refer back"),
+    ("SELECT regex_match(topic, 'a.*b.*c.*d') AS x FROM \"t\"", "1:27: regex_match: the pattern may take too long"),
     ("SELECT regex_match(topic, '(?=a)') AS x FROM \"t\"", "only (?: may be used"),
     ("SELECT regex_match(topic, '(') AS x FROM \"t\"", "the pattern is invalid"),
     ('SELECT regex_match(topic, topic) AS x FROM "t"', "argument 2 of regex_match must be a constant"),

@@ -355,3 +355,25 @@ def test_long_texts_do_not_grow_without_bounds() -> None:
     assert value_of("payload.t + payload.t", {"t": "a" * 600_000}) is None
     assert value_of("concat(payload.t, payload.t)", {"t": "a" * 600_000}) is None
     assert value_of("regex_match(payload.t, 'a')", {"t": "a" * 4097}) is None
+    assert value_of("json_encode(json_encode(payload.t))", {"t": '"' * 300_000}) is None
+    assert value_of("bin2hexstr(payload.t)", {"t": "a" * 600_000}) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "longest"),
+    [
+        (r"^([a-z]+)-(\d+)\.(\d+),[^;]*;x", 4096),
+        (".*temp.*", 4096),
+        ("temp.*hum", 4096),
+        ("temp.*hum.*x", 256),
+        (r"\x61+a\x61+b", 256),
+        ("^a*a*a*b", 256),
+        ("x|^a.*b.*c", 256),
+    ],
+)
+def test_a_pattern_that_gives_back_more_searches_shorter_texts(pattern: str, longest: int) -> None:
+    """Else a client's text of 4 kB holds the broker for minutes."""
+    expression = f"regex_match(payload.t, '{pattern}')"
+
+    assert value_of(expression, {"t": "-" * longest}) is not None
+    assert value_of(expression, {"t": "-" * (longest + 1)}) is None

@@ -169,6 +169,7 @@ def bind(function: Function, count: int, tally: Tally) -> Callable[..., Any]:
 def _guarded(function: Function, tally: Tally) -> Callable[..., Any]:
     body = function.call
     is_number = function.result in (Kind.NUMBER, Kind.INTEGER)
+    is_text = function.result in (Kind.TEXT, Kind.BINARY)
 
     def call(*arguments: Any) -> Any:
         try:
@@ -178,6 +179,8 @@ def _guarded(function: Function, tally: Tally) -> Callable[..., Any]:
         except Mistyped:
             tally.mistyped += 1
             return None
+        if is_text:
+            return result if result is None or len(result) <= MAX_TEXT else None
         return result if not is_number or result is None or is_sound(result) else None
 
     return call

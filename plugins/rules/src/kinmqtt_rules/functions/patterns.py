@@ -8,10 +8,16 @@ from typing import Final
 MAX_SUBJECT: Final = 4096
 """The longest text that patterns are applied to, in characters."""
 
+MAX_OF_THREE: Final = 256
+"""The longest text for patterns that take time that grows with its cube."""
+
 MAX_PATTERN: Final = 500
 
 _CLASS: Final = re.compile(r"\[\^?\]?(?:[^\\\]]|\\.)*\]")
 _REPEATS: Final = re.compile(r"[*+?]|\{[0-9]*,?[0-9]*\}")
+_SHORT: Final = re.compile(r"\{[0-9]?,?[0-9]\}|\?")
+_LITERAL: Final = re.compile(r"(?:\\([^0-9A-Za-z])|([^\\\[\](){}.^$|*+?]))(?![*?{])")
+_CODE: Final = re.compile(r"\\[xuUN0]")
 _BOUNDED: Final = re.compile(r"\{[0-9]{1,3}\}|\?")
 
 
@@ -19,7 +25,8 @@ class SafePattern:
     """A pattern without what lets a backtracking search take exponential time.
 
     Raises ``ValueError`` for back-references, look-around, and for groups that are repeated and have alternatives or
-    repetitions within.
+    repetitions within, and for too many repetitions that may give back what they took: each multiplies the time by
+    the length of the text.
     """
 
     def __init__(self, pattern: object) -> None:
@@ -32,20 +39,26 @@ class SafePattern:
             self._compiled = re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"the pattern is invalid: {error}") from None
+        power = _power(pattern)
+        if power > 3:
+            raise ValueError(
+                "the pattern may take too long: too many of its repetitions may match what is behind them; "
+                "begin it with ^, or use [^…] or LIKE"
+            )
+        self._longest = MAX_OF_THREE if power == 3 else MAX_SUBJECT
 
     def search(self, text: str) -> re.Match[str] | None:
         """Return the first match; raises ``ValueError`` for a text that is too long."""
-        return self._compiled.search(_bounded(text))
+        return self._compiled.search(self._bounded(text))
 
     def replace(self, text: str, new: str) -> str:
         """Return the text with ``new`` for each match."""
-        return self._compiled.sub(lambda found: new, _bounded(text))
+        return self._compiled.sub(lambda found: new, self._bounded(text))
 
-
-def _bounded(text: str) -> str:
-    if len(text) > MAX_SUBJECT:
-        raise ValueError(f"the text has more than {MAX_SUBJECT} characters")
-    return text
+    def _bounded(self, text: str) -> str:
+        if len(text) > self._longest:
+            raise ValueError(f"the text has more than {self._longest} characters")
+        return text
 
 
 def _check(pattern: str) -> None:
@@ -89,3 +102,40 @@ def _check(pattern: str) -> None:
                 place += 1
         else:
             place += 1
+
+
+def _power(pattern: str) -> int:
+    """Return the power of the text's length that a search of a valid pattern may take, from above."""
+    power = 0 if pattern.startswith("^") and "|" not in pattern else 1
+    settled = False
+    place = 0
+    atom = ""
+    has_codes = _CODE.search(pattern) is not None
+    while place < len(pattern):
+        sign = pattern[place]
+        repeat = _REPEATS.match(pattern, place)
+        if repeat is not None:
+            place = repeat.end() + pattern.startswith("?", repeat.end())
+            if _SHORT.fullmatch(repeat[0]) is None and _behind(pattern, place) < len(
+                pattern
+            ):  # the last one succeeds
+                is_settled = _is_settled(atom, pattern, place)
+                settled |= is_settled
+                power += not is_settled
+            continue
+        found = _CLASS.match(pattern, place) if sign == "[" else None
+        end = place + 1 + (sign == "\\") if found is None else found.end()
+        atom = "" if sign in "()|" or has_codes else pattern[place:end]
+        place = end
+    return power + settled  # those that are settled take their time one after the other
+
+
+def _behind(pattern: str, place: int) -> int:
+    """Return the place behind the ends of groups."""
+    return len(pattern) - len(pattern[place:].lstrip(")"))
+
+
+def _is_settled(atom: str, pattern: str, place: int) -> bool:
+    """Tell whether a repetition never gives back what it took: the sign behind it is none of it."""
+    literal = _LITERAL.match(pattern, _behind(pattern, place))
+    return literal is not None and atom != "" and re.fullmatch(atom, literal[1] or literal[2]) is None
