@@ -34,6 +34,8 @@ PAYLOADS: Final[tuple[Any, ...]] = (
     b"",
     b"no JSON",
     b"7",
+    b"\xff\xfe",
+    {"a": 1e308, "b": -1e300, "m": {"x": 1e-10}},
 )
 TOPICS: Final = ("t/1", "t/1/2", "t", "u/1", "$t/1")
 NUMBERS: Final = ("payload.a", "payload.b", "payload.m.x", "payload.l[1]", "qos", "1", "2.5", "0", "-3")
@@ -209,6 +211,23 @@ def test_generated_expressions_have_the_same_values_in_spark(
             if not agree(here, there):
                 different.append(f"{expression} of {topic} {payload!r}: {here!r} here, {there!r} in Spark")
     assert different == [], f"seed {SEED}"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["md5(payload)", "crc32(payload)", "payload IS NULL", "upper(payload)", "payload.a * 10 > 1", "round(payload.b)"],
+)
+def test_bytes_and_huge_numbers_are_in_spark_what_they_are_here(
+    spark: SparkSession, messages: list[tuple[str, Any]], expression: str
+) -> None:
+    """A payload that is no text has a hash, and no number is infinite. No message makes the query fail."""
+    sql = f'SELECT {expression} AS x FROM "#"'
+    table = f"(SELECT *, {DOCUMENT} AS document FROM messages)"
+
+    there = {row["id"]: row["x"] for row in spark.sql(f"SELECT id, {column_of(sql)} AS x FROM {table}").collect()}
+
+    for number, (topic, payload) in enumerate(messages):
+        assert agree(in_the_broker(sql, topic, payload), there[str(number)]), payload
 
 
 QUERIES: Final = (

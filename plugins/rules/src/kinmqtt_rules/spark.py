@@ -16,6 +16,9 @@ from kinmqtt_rules.functions import Kind
 from kinmqtt_rules.spark_text import filled, name_of, quoted, topic_pattern
 from kinmqtt_rules.tree import Call, Case, Constant, Name, Node, Step
 
+PAYLOAD: Final = "try_validate_utf8(CAST(payload AS STRING))"
+"""The payload as a text; NULL if it is not UTF-8."""
+
 COLUMNS: Final[Mapping[str, tuple[str, Kind]]] = {
     "id": ("id", Kind.TEXT),
     "clientid": ("clientid", Kind.TEXT),
@@ -24,11 +27,11 @@ COLUMNS: Final[Mapping[str, tuple[str, Kind]]] = {
     "qos": ("CAST(qos AS BIGINT)", Kind.INTEGER),
     "retain": ("retain", Kind.BOOL),
     "publish_received_at": ("publish_received_at", Kind.INTEGER),
-    "payload": ("decode(payload, 'UTF-8')", Kind.TEXT),
+    "payload": (PAYLOAD, Kind.TEXT),
 }
 """The columns of the table, each with its kind. `payload` is binary, `publish_received_at` in ms since 1970."""
 
-DOCUMENT: Final = "try_parse_json(decode(payload, 'UTF-8'))"
+DOCUMENT: Final = f"try_parse_json({PAYLOAD})"
 """The payload's value, if it is JSON."""
 
 _TYPES: Final[Mapping[Kind, tuple[str, str]]] = {
@@ -149,6 +152,8 @@ class _Writer:
                 return self._fitted(self._call(node, wanted), node.function.result, wanted, node)
             case Name() if node.name in COLUMNS and not self._is_element(node):
                 text, kind = COLUMNS[node.name]
+                if node.name == "payload" and wanted is Kind.BINARY:
+                    return node.name  # whatever its bytes are
                 return self._fitted(text, kind, wanted, node)
             case _:
                 return self._read(node, wanted)
@@ -235,6 +240,8 @@ class _Writer:
     def _is_null(self, node: Node) -> str:
         """Return whether a value is NULL, JSON's null included."""
         kind = self._kind(node)
+        if isinstance(node, Name) and node.name == "payload" and not self._is_element(node):
+            kind = Kind.BINARY
         if kind is not Kind.ANY or isinstance(node, Constant):
             return f"({self._text(node, kind)} IS NULL)"
         variant = self._variant(node)

@@ -17,6 +17,9 @@ LOWEST_INTEGER: Final = -(1 << 63)
 HIGHEST_INTEGER: Final = (1 << 63) - 1
 """The bounds of whole numbers; results beyond them are NULL."""
 
+SPARK_FINITE: Final = "nullif(nullif({0}, double('Infinity')), double('-Infinity'))"
+"""A format for a number in Spark that is NULL if it is infinite."""
+
 Body: TypeAlias = Callable[..., Any]
 
 

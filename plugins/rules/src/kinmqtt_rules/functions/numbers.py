@@ -8,6 +8,8 @@ from typing import Any
 from kinmqtt_rules.functions._registry import Kind, function
 
 _NUMBER = (Kind.NUMBER,)
+_IN_64_BITS = "(CASE WHEN abs({{0}}) < 9223372036854775808D THEN {} END)"
+"""A format for a whole number in Spark, which has the nearest one in place of what is too large, or fails."""
 
 
 @function("math", *_NUMBER, gives=Kind.NUMBER, name="abs", example=("abs(-12)", 12), spark="abs({0})")
@@ -16,20 +18,20 @@ def _abs(number: Any) -> Any:
     return abs(number)
 
 
-@function("math", *_NUMBER, gives=Kind.INTEGER, example=("ceil(1.2)", 2), spark="ceil({0})")
+@function("math", *_NUMBER, gives=Kind.INTEGER, example=("ceil(1.2)", 2), spark=_IN_64_BITS.format("ceil({0})"))
 def ceil(number: float) -> int:
     """The next whole number that is not smaller."""
     return math.ceil(number)
 
 
-@function("math", *_NUMBER, gives=Kind.INTEGER, example=("floor(-1.2)", -2), spark="floor({0})")
+@function("math", *_NUMBER, gives=Kind.INTEGER, example=("floor(-1.2)", -2), spark=_IN_64_BITS.format("floor({0})"))
 def floor(number: float) -> int:
     """The next whole number that is not greater."""
     return math.floor(number)
 
 
 @function("math", *_NUMBER, gives=Kind.INTEGER, name="round", example=("round(2.5)", 3),
-          spark="CAST(round({0}) AS BIGINT)")  # fmt: skip
+          spark=_IN_64_BITS.format("CAST(round({0}) AS BIGINT)"))  # fmt: skip
 def _round(number: Any) -> int:
     """The nearest whole number; a half goes away from zero."""
     if isinstance(number, int):

@@ -10,6 +10,7 @@ from kinmqtt_rules.functions._registry import (
     FUNCTIONS,
     MAX_TEXT,
     OPERATORS,
+    SPARK_FINITE,
     TYPES,
     Kind,
     Mistyped,
@@ -212,7 +213,7 @@ def topic_matches(topic: str, filter: str) -> bool:
 
 
 @function("arithmetic", Kind.ANY, Kind.ANY, gives=Kind.ANY, is_operator=True, example=("'a' + 'b'", "ab"),
-          spark="({0} + {1})")  # fmt: skip
+          spark=SPARK_FINITE.replace("{0}", "({0} + {1})"))  # fmt: skip
 def add(one: Any, two: Any) -> Any:
     """The sum of numbers, or two texts as one."""
     if type(one) is str and type(two) is str:
@@ -226,21 +227,21 @@ def add(one: Any, two: Any) -> Any:
 
 
 @function("arithmetic", Kind.NUMBER, Kind.NUMBER, gives=Kind.NUMBER, is_operator=True, example=("3 - 1", 2),
-          spark="({0} - {1})")  # fmt: skip
+          spark=SPARK_FINITE.replace("{0}", "({0} - {1})"))  # fmt: skip
 def subtract(one: Any, two: Any) -> Any:
     """The difference."""
     return one - two
 
 
 @function("arithmetic", Kind.NUMBER, Kind.NUMBER, gives=Kind.NUMBER, is_operator=True, example=("3 * 2", 6),
-          spark="({0} * {1})")  # fmt: skip
+          spark=SPARK_FINITE.replace("{0}", "({0} * {1})"))  # fmt: skip
 def multiply(one: Any, two: Any) -> Any:
     """The product."""
     return one * two
 
 
 @function("arithmetic", Kind.NUMBER, Kind.NUMBER, gives=Kind.NUMBER, is_operator=True, example=("3 / 2", 1.5),
-          spark="try_divide({0}, {1})")  # fmt: skip
+          spark=SPARK_FINITE.replace("{0}", "try_divide({0}, {1})"))  # fmt: skip
 def divide(one: Any, two: Any) -> float:
     """The quotient, never a whole number."""
     return float(one / two)
