@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_http_harness.server import HANG, Server, answer
 
+from bridge_http_harness.server import HANG, Server, answer
 from root_harness.crash_run import Run, said
 
 FORMATS = ("one", "ndjson")

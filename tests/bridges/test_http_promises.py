@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_http_harness.server import Server, answer
 
+from bridge_http_harness.server import Server, answer
 from core_harness.brokers import run_command, running_broker
 from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, Puback, Publish

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+
 from bridge_mqtt_harness.making import Made, message
 from bridge_mqtt_harness.mosquitto import mosquitto
-
 from core_harness.brokers import BrokerProcess, running_broker
 from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish

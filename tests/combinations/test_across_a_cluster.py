@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from attrs import frozen
+
 from bridge_http_harness.server import Server
 from bridge_mqtt_harness.mosquitto import Mosquitto, mosquitto
-
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish

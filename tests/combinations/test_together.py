@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bridge_http_harness.server import Server
 from bridge_mqtt_harness.mosquitto import Mosquitto, mosquitto
-
 from core_harness.brokers import BrokerProcess, run_command, running_broker
 from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish

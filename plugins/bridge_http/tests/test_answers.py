@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bridge_http_harness.making import item, open_sink, run, send
 from bridge_http_harness.server import HANG, Got, Server, Then, answer
-
 from kinmqtt_bridge_http.answers import MAX_RETRY_AFTER_S, retry_after_s
 from kinmqtt_bridge_http.client import MAX_ANSWER_BYTES
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused

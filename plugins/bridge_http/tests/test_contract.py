@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import pytest
+
 from bridge_http_harness.making import message
 from bridge_http_harness.server import HANG, Got, Server, Then, answer
-
 from kinmqtt_bridge_http.settings import SinkSettings
 from kinmqtt_bridge_http.sink import HttpSink
 from kinmqtt_spi.memory.plugin import TurnableClock

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_http_harness.making import item, message, send
-from bridge_http_harness.server import Server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge_http_harness.making import item, message, send
+from bridge_http_harness.server import Server
 from kinmqtt_bridge_http.bodies import CACHED_HEADS, MessageJson, cloud_event, join
 from kinmqtt_bridge_http.requests import RequestMaker, idempotency_key
 from kinmqtt_bridge_http.settings import SinkSettings

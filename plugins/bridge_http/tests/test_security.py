@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bridge_http_harness.certificates import self_signed
 from bridge_http_harness.making import item, run, send
 from bridge_http_harness.server import Server
-
 from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
 from kinmqtt_bridge_http.signing import signature
 from kinmqtt_bridge_http.sink import HttpSink

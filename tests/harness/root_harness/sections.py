@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from bridge_mqtt_harness.mosquitto import Mosquitto
 
+from bridge_mqtt_harness.mosquitto import Mosquitto
 from core_harness.brokers import run_command
 from root_harness.combination import PLUGINS
 from root_harness.kafka import Kafka
