@@ -13,11 +13,12 @@ from aiokafka import AIOKafkaProducer
 
 from bridge_kafka_harness.lanes import until
 from bridge_kafka_harness.making import Made, connection, scram
-from bridge_kafka_harness.publishing import Published, running, write, write_wrong_header
+from bridge_kafka_harness.publishing import write, write_wrong_header
 from kinmqtt_spi.errors import NotCommitted, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.values import Message
 from root_harness.kafka import PASSWORDS, Kafka
 from spi_harness.processes import free_port
+from spi_harness.source_runs import Published, running
 
 NUMBERED = [b"%d" % number for number in range(300)]
 

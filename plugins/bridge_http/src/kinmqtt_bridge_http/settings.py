@@ -14,7 +14,7 @@ from kinmqtt_bridge_http.signing import SIGNATURE
 from kinmqtt_bridge_http.templates import PAYLOAD, UrlTemplate, body_maker, header_template
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import checked, problem_with_file, setting
+from kinmqtt_spi.settings import check_names, checked, problem_with_file, setting
 from kinmqtt_spi.templates import key_maker
 from kinmqtt_spi.topics import check_filters
 from kinmqtt_spi.values import Message
@@ -32,7 +32,6 @@ CONTENT_TYPES: Final[Mapping[tuple[str, str], str]] = {
 """The content types of bodies, by ``json`` and ``format``."""
 
 _EMPTY: Final = Message("t")
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _OURS: Final = {
     *(name.lower() for name in (IDEMPOTENCY_KEY, SIGNATURE)),
@@ -190,16 +189,10 @@ class SinkSettings:
         return "json" in self.effective_content_type.lower()
 
 
-def _check_names(sinks: Mapping[str, SinkSettings]) -> None:
-    for name in sinks:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a name: use up to 64 letters, digits, underscores and hyphens")
-
-
 @frozen(slots=True)
 class BridgeHttpSettings:
     """The sinks."""
 
     sinks: dict[str, SinkSettings] = setting(
-        factory=dict, help="messages that go to URLs, by name", validator=checked(_check_names)
+        factory=dict, help="messages that go to URLs, by name", validator=check_names
     )

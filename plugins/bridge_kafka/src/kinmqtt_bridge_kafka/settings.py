@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import attrs
 from attrs import frozen
 
 from kinmqtt_bridge_kafka.templates import kafka_topic, mqtt_topic
@@ -14,11 +12,9 @@ from kinmqtt_kafka_kit.settings import SecuritySettings, check_servers, check_to
 from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import checked, did_you_mean, setting
+from kinmqtt_spi.settings import checked, referring, setting
 from kinmqtt_spi.templates import key_maker, of_message
 from kinmqtt_spi.topics import check_filters
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 OURS: Final = "mqtt-"
 """The prefix of the header names that the bridge sets itself."""
@@ -122,27 +118,14 @@ class SourceSettings(_OfAConnection):
     publish: PublishSettings = setting(help="what becomes of a record")
 
 
-def _check_references(instance: Any, attribute: attrs.Attribute[Any], plans: Mapping[str, Any]) -> None:
-    problems = []
-    for name, each in plans.items():
-        if not _NAME.fullmatch(name):
-            problems.append(f"{name!r} is not a name: use up to 64 letters, digits, underscores and hyphens")
-        if each.connection not in instance.connections:
-            there = ", ".join(sorted(instance.connections)) or "none"
-            hint = did_you_mean(each.connection, instance.connections)
-            problems.append(f"{name}.connection: no connection {each.connection!r}{hint}; there are: {there}")
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
 @frozen(slots=True)
 class BridgeKafkaSettings:
     """Connections to Kafka clusters, and the sinks and sources that use them."""
 
     connections: dict[str, ConnectionSettings] = setting(factory=dict, help="Kafka clusters, by name")
     sinks: dict[str, SinkSettings] = setting(
-        factory=dict, help="messages that go to Kafka, by name", validator=_check_references
+        factory=dict, help="messages that go to Kafka, by name", validator=referring("connection", "connections")
     )
     sources: dict[str, SourceSettings] = setting(
-        factory=dict, help="records that come from Kafka, by name", validator=_check_references
+        factory=dict, help="records that come from Kafka, by name", validator=referring("connection", "connections")
     )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import attrs
 from attrs import frozen
 
 from kinmqtt_bridge_rabbitmq.templates import MAX_SHORT_BYTES, is_short, mqtt_topic, routing_key
 from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import checked, did_you_mean, problem_with_file, setting
+from kinmqtt_spi.settings import checked, problem_with_file, referring, setting
 from kinmqtt_spi.templates import of_message
 from kinmqtt_spi.topics import check_filters
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 OURS: Final = "mqtt-"
 """The prefix of the header names that the bridge sets itself."""
@@ -213,27 +209,18 @@ class SourceSettings(_OfAConnection):
             raise ValueError("exchange is only for declare = true: a source reads queues")
 
 
-def _check_references(instance: Any, attribute: attrs.Attribute[Any], plans: Mapping[str, Any]) -> None:
-    problems = []
-    for name, each in plans.items():
-        if not _NAME.fullmatch(name):
-            problems.append(f"{name!r} is not a name: use up to 64 letters, digits, underscores and hyphens")
-        if each.connection not in instance.connections:
-            there = ", ".join(sorted(instance.connections)) or "none"
-            hint = did_you_mean(each.connection, instance.connections)
-            problems.append(f"{name}.connection: no connection {each.connection!r}{hint}; there are: {there}")
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
 @frozen(slots=True)
 class BridgeRabbitMQSettings:
     """Connections to RabbitMQ, and the sinks and sources that use them."""
 
     connections: dict[str, ConnectionSettings] = setting(factory=dict, help="RabbitMQ servers or clusters, by name")
     sinks: dict[str, SinkSettings] = setting(
-        factory=dict, help="messages that go to RabbitMQ, by name", validator=_check_references
+        factory=dict,
+        help="messages that go to RabbitMQ, by name",
+        validator=referring("connection", "connections"),
     )
     sources: dict[str, SourceSettings] = setting(
-        factory=dict, help="messages that come from RabbitMQ, by name", validator=_check_references
+        factory=dict,
+        help="messages that come from RabbitMQ, by name",
+        validator=referring("connection", "connections"),
     )

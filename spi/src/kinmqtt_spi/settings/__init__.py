@@ -10,6 +10,7 @@ from kinmqtt_spi.settings._examples import Row, as_toml, describe
 from kinmqtt_spi.settings._fields import checked, setting
 from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
 from kinmqtt_spi.settings._keys import KeyPath
+from kinmqtt_spi.settings._named_tables import check_names, referring
 from kinmqtt_spi.settings._parse import parse, unknown_tables
 from kinmqtt_spi.settings._paths import problem_with_file, problem_with_folder
 from kinmqtt_spi.settings._values import problem_with
@@ -21,6 +22,7 @@ __all__ = [
     "KeyPath",
     "Row",
     "as_toml",
+    "check_names",
     "check_regular",
     "checked",
     "describe",
@@ -30,6 +32,7 @@ __all__ = [
     "problem_with_file",
     "problem_with_folder",
     "read_file",
+    "referring",
     "setting",
     "unknown_environment",
     "unknown_tables",

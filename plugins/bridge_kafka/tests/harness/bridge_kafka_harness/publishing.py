@@ -5,48 +5,11 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
-
-from kinmqtt_bridge_kafka.source import KafkaSource
-from kinmqtt_spi.values import Message
-
-
-class Published:
-    """What sources have published; ``before`` is called with each batch, and may raise or wait."""
-
-    def __init__(self, before: Callable[[Sequence[Message]], Any] | None = None) -> None:
-        self.messages: list[Message] = []
-        self._before = before
-
-    async def __call__(self, messages: Sequence[Message]) -> None:
-        """Publish, as the broker would."""
-        if self._before is not None:
-            answer = self._before(messages)
-            if answer is not None:
-                await answer
-        self.messages += messages
-
-    @property
-    def payloads(self) -> list[bytes]:
-        """The payloads, in order."""
-        return [message.payload for message in self.messages]
-
-
-@asynccontextmanager
-async def running(source: KafkaSource, publish: Published) -> AsyncIterator[asyncio.Task[None]]:
-    """A source that runs, until it is cancelled as the broker does."""
-    task = asyncio.ensure_future(source.run(publish))
-    try:
-        yield task
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def write(address: str, topic: str, payloads: Sequence[bytes], **more: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.services.bridge import Item
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message, MessageId, Publisher
+from spi_harness.source_runs import Published
 
 NUMBERS = count(1)
 """The counters of message ids: unique in a test session."""
@@ -86,40 +87,6 @@ class Made:
         """A source."""
         settings = SourceSettings(connection="main", queues=queues, publish=PublishSettings(topic=to), **more)
         return RabbitMQSource("in", connection, settings, self.log, self.clock, self.rejected, self.redelivered)
-
-
-class Published:
-    """What sources have published; ``before`` is called with each batch, and may raise or wait."""
-
-    def __init__(self, before: Callable[[Sequence[Message]], Any] | None = None) -> None:
-        self.messages: list[Message] = []
-        self._before = before
-
-    async def __call__(self, messages: Sequence[Message]) -> None:
-        """Publish, as the broker would."""
-        if self._before is not None:
-            answer = self._before(messages)
-            if answer is not None:
-                await answer
-        self.messages += messages
-
-    @property
-    def payloads(self) -> list[bytes]:
-        """The payloads, in order."""
-        return [message.payload for message in self.messages]
-
-
-@asynccontextmanager
-async def running(source: RabbitMQSource, publish: Published) -> AsyncIterator[asyncio.Task[None]]:
-    """A source that runs, until it is cancelled as the broker does."""
-    task = asyncio.ensure_future(source.run(publish))
-    try:
-        yield task
-    finally:
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 async def forever(source: RabbitMQSource, publish: Published) -> None:
