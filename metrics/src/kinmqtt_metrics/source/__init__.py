@@ -13,56 +13,20 @@ Its search finds no format at all where another package's has a mistake, or Pyth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any
 
 from kinmqtt_metrics.source.client_events import events
 
-# Spark imports this whenever it looks for any format at all: what needs more is imported when it is asked for.
 if TYPE_CHECKING:
-    from kinmqtt_metrics.source.reader import BatchReader, StreamReader
-    from kinmqtt_metrics.source.writer import BatchWriter, StreamWriter
+    from kinmqtt_metrics.source.format import KinmqttSource
 
 __all__ = ["KinmqttSource", "events"]
 
 
-class KinmqttSource(DataSource):
-    """What Spark asks for readers and writers."""
+def __getattr__(name: str) -> Any:
+    # The pipeline imports modules of this package before it can say that Spark is not installed.
+    if name == "KinmqttSource":
+        from kinmqtt_metrics.source.format import KinmqttSource
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's."""
-        return "kinmqtt"
-
-    def schema(self) -> str:
-        """All fields of a record. With ``.schema("t bigint, node string")`` the others are not read."""
-        from kinmqtt_metrics.source.reader import Options
-
-        fields = Options(self.options).fields
-        return ", ".join(f"`{name}` {kind}" for name, kind in fields.items())
-
-    def reader(self, schema: StructType) -> BatchReader:
-        """In one go."""
-        from kinmqtt_metrics.source.reader import BatchReader, Options
-
-        return BatchReader(Options(self.options), schema)
-
-    def streamReader(self, schema: StructType) -> StreamReader:
-        """As a stream."""
-        from kinmqtt_metrics.source.reader import Options, StreamReader
-
-        return StreamReader(Options(self.options), schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """In one go."""
-        from kinmqtt_metrics.source.writer import BatchWriter
-
-        return BatchWriter(self.options, schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """As a stream."""
-        from kinmqtt_metrics.source.writer import StreamWriter
-
-        return StreamWriter(self.options, schema, overwrite)
+        return KinmqttSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
