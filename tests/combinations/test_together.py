@@ -214,10 +214,11 @@ def test_bridge_mqtt_acts(broker: BrokerProcess, far: Mosquitto) -> None:
     with wire(far.port, "there", V311) as there, wire(broker.port, "here", V5, **who()) as here:
         there.subscribe("open/there/#", 1)
         here.subscribe("open/here/#", 1)
-        there.publish("open/here/door", b"in", 1, packet_id=1).expect(Puback)
+        # Retained: the bridge may subscribe later than this.
+        there.publish("open/here/door", b"in", 1, packet_id=1, retain=True).expect(Puback)
+        assert here.expect(Publish).payload == b"in"
         here.publish("open/there/door", b"out", 1, packet_id=1).expect(Puback)
-
-        assert [there.expect(Publish).payload, here.expect(Publish).payload] == [b"out", b"in"]
+        assert there.expect(Publish).payload == b"out"
 
 
 @pytest.mark.skipif("bridge_rabbitmq" not in HERE, reason="bridge_rabbitmq is not installed in this combination")

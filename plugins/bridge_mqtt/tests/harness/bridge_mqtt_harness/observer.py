@@ -90,6 +90,9 @@ class Observer:
             except OSError:
                 client.close()
                 continue
+            for each in (client, server):
+                with suppress(OSError):  # The bridge may be gone already.
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets |= {client, server}
             self._begin(client, server)
@@ -101,8 +104,6 @@ class Observer:
             (client, server, sent, got, self.acknowledged),
             (server, client, got, sent, self.taken),
         ):
-            for each in (source, target):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             arguments = (source, target, published, acknowledged, noted)
             thread = threading.Thread(target=self._pass, args=arguments, daemon=True)
             self._threads.append(thread)
