@@ -60,7 +60,7 @@ def test_connections_become_settings() -> None:
     """Two connections, with Mosquitto's defaults where ours are others."""
     found = made(CONF)
 
-    settings = parsed(found.toml.replace('password_file = "bridge.password"\n', "")).connections
+    settings = parsed(found.toml.replace('password_file = "cloud.password"\n', "")).connections
     assert list(settings) == ["cloud", "second"]
     cloud, second = settings.values()
     assert cloud.servers == ("a.example:1883", "b.example:8883")
@@ -150,3 +150,17 @@ def test_whatever_stands_there_is_used_or_told(lines: list[tuple[str, str]]) -> 
         each.number for each in directives(Path("m"), text) if each.name in (*_NO_COUNTERPART, "listener", "colour")
     }
     assert unmapped <= told
+
+
+def test_each_connection_has_a_password_of_its_own() -> None:
+    """One broker must not be sent the password of the other."""
+    found = made("connection a\naddress a\npassword x\nconnection b\naddress b\npassword y\n")
+
+    assert 'password_file = "a.password"' in found.toml
+    assert 'password_file = "b.password"' in found.toml
+
+
+@pytest.mark.parametrize("directive", ["bridge_tls_use_os_certs true", "bridge_capath /etc/ssl/certs"])
+def test_what_was_encrypted_stays_so(directive: str) -> None:
+    """Also where the file names no authority."""
+    assert "tls = {  }" in made(f"connection a\naddress a\ntopic # out\n{directive}\n").toml

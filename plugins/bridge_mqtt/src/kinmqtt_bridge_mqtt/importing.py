@@ -19,12 +19,11 @@ _VERSIONS: Final = {"mqttv50": "5", "mqttv311": "3.1.1", "mqttv31": "3.1.1"}
 _NO_COUNTERPART: Final[Mapping[str, str]] = {
     "bridge_attempt_unsubscribe": "it never unsubscribes from what goes out",
     "bridge_bind_address": "the system chooses the address",
-    "bridge_capath": "put the certificates into one file, tls.ca_file",
     "bridge_identity": "there is no TLS with pre-shared keys",
     "bridge_max_packet_size": "in MQTT 5 the far broker says what it takes",
     "bridge_max_topic_alias": "it uses no topic aliases",
     "bridge_outgoing_retain": "messages keep their retained flag",
-    "bridge_psk": "there is no TLS with pre-shared keys",
+    "bridge_psk": "there is no TLS with pre-shared keys, and without tls the connection is NOT encrypted",
     "bridge_receive_maximum": "see max_inflight",
     "bridge_reload_type": "a reload changes the connections that have changed",
     "bridge_require_ocsp": "certificates are not checked with OCSP",
@@ -52,6 +51,8 @@ class Import:
         for each in directives:
             self._take(each)
         for name, section in self._sections.items():
+            if "password_file" in section:
+                section["password_file"] = f"{name}.password"
             for key, directive in (("servers", "address"), ("topics", "topic")):
                 if not section[key]:
                     self.notes.append(f"{self._places[name]}: connection {name} has no {directive}: add {key}")
@@ -191,7 +192,7 @@ def _restart(section: dict[str, Any], value: str) -> str | None:
 
 
 def _password(section: dict[str, Any], value: str) -> str:
-    section["password_file"] = "bridge.password"
+    section["password_file"] = ""  # It gets the connection's name.
     return "write the password into the file that password_file names, readable for the broker's user only"
 
 
@@ -206,12 +207,26 @@ def _local_only(section: dict[str, Any], value: str) -> str | None:
     return "it has no counterpart: notifications are off; $SYS/bridge/bridge_mqtt/NAME/state has the state here"
 
 
+def _system_certificates(section: dict[str, Any], value: str) -> str | None:
+    if value != "true":
+        return None
+    section.setdefault("tls", {})
+    return None
+
+
+def _folder_of_certificates(section: dict[str, Any], value: str) -> str:
+    section.setdefault("tls", {})
+    return f"put the certificates of {value} into one file, and name it in tls.ca_file"
+
+
 _HANDLERS: Final[Mapping[str, Handler]] = {
     "address": _addresses,
     "addresses": _addresses,
     "topic": _topic,
     "bridge_protocol_version": _version,
     "bridge_cafile": _tls("ca_file"),
+    "bridge_capath": _folder_of_certificates,
+    "bridge_tls_use_os_certs": _system_certificates,
     "bridge_certfile": _tls("certificate_file"),
     "bridge_keyfile": _tls("key_file"),
     "bridge_alpn": _tls("alpn"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -37,7 +37,7 @@ class Introduction:
     is_bridge: bool
     """Whether to set the bit of bridges in MQTT 3.1.1."""
     username: str
-    password: str | None
+    password: str | None = field(repr=False)
     keep_alive_s: int
     clean_start: bool
     session_expiry_s: int

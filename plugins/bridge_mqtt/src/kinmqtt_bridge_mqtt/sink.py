@@ -48,6 +48,7 @@ class MqttSink(Sink):
                     await self._progress(link, link.room())
                 self._send(link, batch, number, item.message)
             await link.drained()
+            link.check()  # A link that is lost counts as drained.
             while batch.left:
                 await self._progress(link, batch.answered())
             return _answers(batch)

@@ -157,6 +157,7 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         """Close, after what is written."""
+        self.flush()
         self.on_packet = lambda: None
         transport, self._transport = self._transport, None
         if transport is not None and not transport.is_closing():
