@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from aiokafka.errors import OutOfOrderSequenceNumber
 
-from bridge_kafka_harness.lanes import Lanes, firsts, until, until_alone
+from bridge_kafka_harness.lanes import Lanes, firsts, until_alone
 from bridge_kafka_harness.making import Made, connection, identity, item, items_of, open_sink
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.bridge import Item
 from root_harness.kafka import Kafka
+from spi_harness.waiting import until
 
 LIMIT_S = 90.0
 

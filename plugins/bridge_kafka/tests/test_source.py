@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from bridge_kafka_harness.lanes import until
 from bridge_kafka_harness.making import Made, connection, scram
 from bridge_kafka_harness.publishing import write, write_wrong_header
 from kinmqtt_spi.errors import NotCommitted, ServiceUnavailable, SinkRefused
@@ -19,6 +18,7 @@ from kinmqtt_spi.values import Message
 from root_harness.kafka import PASSWORDS, Kafka
 from spi_harness.processes import free_port
 from spi_harness.source_runs import Published, running
+from spi_harness.waiting import until
 
 NUMBERED = [b"%d" % number for number in range(300)]
 

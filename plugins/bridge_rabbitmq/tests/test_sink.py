@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from bridge_rabbitmq_harness.making import connection, item, opened, send_at_last, sink, until, user
+from bridge_rabbitmq_harness.making import connection, item, opened, send_at_last, sink, user
 from kinmqtt_bridge_rabbitmq import sink as sink_module
 from kinmqtt_bridge_rabbitmq.sink import RabbitMQSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
@@ -18,6 +18,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Poison, Retry
 from root_harness.rabbitmq import RabbitMQ
 from spi_harness.processes import free_port
+from spi_harness.waiting import until
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

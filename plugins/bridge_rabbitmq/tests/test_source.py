@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pika import BasicProperties
 
-from bridge_rabbitmq_harness.making import Made, connection, forever, until, user
+from bridge_rabbitmq_harness.making import Made, connection, forever, user
 from kinmqtt_spi.errors import PublishRefused, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.values import Message
 from root_harness.rabbitmq import RabbitMQ
 from spi_harness.source_runs import Published, running
+from spi_harness.waiting import until
 
 NUMBERED = [b"%d" % number for number in range(300)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 from kinmqtt_bridge_kafka.sink import KafkaSink
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.bridge import Item, Poison, Retry
+from spi_harness.waiting import until
 
 PAUSE_S = 0.05
 """The pause after a failure."""
@@ -66,14 +66,6 @@ class Lanes:
                     await asyncio.sleep(PAUSE_S)
                 else:
                     self._age += 1
-
-
-async def until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def until_alone() -> None:

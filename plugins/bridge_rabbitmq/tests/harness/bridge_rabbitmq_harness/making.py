@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -107,11 +106,3 @@ async def send_at_last(sink: RabbitMQSink, items: Sequence[Item]) -> None:
                 return
         except ServiceUnavailable:
             await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}"
-        await asyncio.sleep(0.01)
