@@ -196,11 +196,12 @@ def test_each_mistake_has_its_place(found: str, instead: str, problem: str) -> N
     assert refused.value.problems == (problem,)
 
 
-def test_certificates_without_encryption_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+def test_certificates_without_encryption_are_refused(scheme: str, tmp_path: Path) -> None:
     """They would not be used."""
     (tmp_path / "ca").write_text("x")
 
     with pytest.raises(SettingsError, match=r"readings\.tls: an http:// url is not encrypted: write https://"):
-        parsed(f'{SECTION}tls = {{ ca_file = "{tmp_path}/ca" }}\n')
+        parsed(f'{SECTION}tls = {{ ca_file = "{tmp_path}/ca" }}\n'.replace("http:", f"{scheme}:"))
     with pytest.raises(SettingsError, match=r"tls: certificate_file and key_file need each other"):
         parsed(f'{SECTION}tls = {{ key_file = "{tmp_path}/ca" }}\n'.replace("http:", "https:"))

@@ -36,7 +36,7 @@ class BridgeHttp:
         _check(settings)
         self._settings = settings
         for name, sink in settings.sinks.items():
-            if sink.secret_headers and sink.url.startswith("http:"):
+            if sink.secret_headers and not sink.is_encrypted:
                 context.log.warn(
                     "sink {name} to HTTP sends its secret headers without encryption: use https", name=name
                 )

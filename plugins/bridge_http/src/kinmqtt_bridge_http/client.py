@@ -46,7 +46,7 @@ class Client:
             connector=aiohttp.TCPConnector(
                 limit=settings.connections,
                 keepalive_timeout=IDLE_S,
-                ssl=_context(settings.tls) if settings.url.lower().startswith("https:") else True,
+                ssl=_context(settings.tls) if settings.is_encrypted else True,
             ),
             headers={**_OWN_HEADERS, "Content-Type": settings.effective_content_type, **headers},
             cookie_jar=aiohttp.DummyCookieJar(),

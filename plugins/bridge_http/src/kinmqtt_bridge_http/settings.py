@@ -83,7 +83,7 @@ def _check_secret_file(path: Path | None) -> None:
 
 
 def _check_tls(instance: Any, attribute: object, tls: TlsSettings) -> None:
-    if tls != TlsSettings() and instance.url.startswith("http:"):
+    if tls != TlsSettings() and not instance.is_encrypted:
         raise ValueError("an http:// url is not encrypted: write https://, or leave tls out")
 
 
@@ -177,6 +177,11 @@ class SinkSettings:
     )
     outbox: OutboxSettings = setting(factory=OutboxSettings, help="the bounds of its outbox")
     sending: SendSettings = setting(factory=SendSettings, help="how it is sent")
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether requests go through TLS; a scheme may be written in capitals (RFC 3986, 3.1)."""
+        return self.url.lower().startswith("https:")
 
     @property
     def effective_content_type(self) -> str:
