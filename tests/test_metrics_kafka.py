@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from string import ascii_letters
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import evolve
@@ -39,8 +39,9 @@ from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion
 from metrics_harness import recomputed
 from metrics_harness.landing_data import Life, line
-from metrics_harness.running import children, until
+from metrics_harness.running import FAST_JAVA, children, until
 from metrics_harness.spark_environment import spark_environment
+from metrics_harness.spark_session import spark_session
 from root_harness import kafka_questions
 from root_harness.kafka import Kafka
 from root_harness.s3 import BUCKET, S3, s3_server
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _names = count()
-
-FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +66,9 @@ def spark(s3: S3) -> Iterator[SparkSession]:
     """A session with both connectors."""
     from kinmqtt_metrics.spark import start
 
-    os.environ.update(spark_environment())
-    session = start("local[2]", connectors(s3) | {"spark.driver.extraJavaOptions": FAST})
-    yield session
-    session.stop()
+    settings = connectors(s3) | {"spark.driver.extraJavaOptions": FAST_JAVA}
+    with spark_session(lambda: start("local[2]", settings)) as session:
+        yield session
 
 
 def connectors(s3: S3) -> dict[str, str]:
@@ -250,7 +248,7 @@ def test_a_driver_that_is_killed_on_a_cluster_leaves_each_row_once(
         program = [sys.executable, "-m", "kinmqtt_metrics.command", "pipeline", "run", "--from", "kafka"]
         program += ["--servers", kafka.address, "--topic", topic, "--tables", f"s3a://{BUCKET}/{folder}"]
         program += ["--records", "120", "--trigger-s", "0", "--master", master]
-        conf = connectors(s3) | {"spark.executor.memory": "700m", "spark.driver.extraJavaOptions": FAST}
+        conf = connectors(s3) | {"spark.executor.memory": "700m", "spark.driver.extraJavaOptions": FAST_JAVA}
         for key, value in conf.items():
             program += ["--conf", f"{key}={value}"]
         around = os.environ | spark_environment()

@@ -16,7 +16,7 @@ from kinmqtt_rules.compiling import compile_rule
 from kinmqtt_rules.errors import RuleError
 from kinmqtt_rules.functions import FUNCTIONS
 from kinmqtt_rules.spark import DOCUMENT, spark_sql
-from metrics_harness.spark_environment import spark_environment
+from metrics_harness.spark_session import small_session, spark_session
 from rules_harness.running import message_of, subject_of
 
 if TYPE_CHECKING:
@@ -131,22 +131,9 @@ class Expressions:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Spark with one core. It interprets queries, as hundreds of columns take long to compile."""
-    from pyspark.sql import SparkSession
-
-    os.environ.update(spark_environment())
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("kinmqtt-rules-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    with spark_session(lambda: small_session(1, interpreted)) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
