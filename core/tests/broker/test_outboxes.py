@@ -288,9 +288,10 @@ def test_an_outbox_takes_no_room_from_clients() -> None:
     assert shipper.outbox.figures().queued + shipper.outbox.figures().inflight == 20
 
 
-def test_no_client_can_use_the_client_id_of_an_outbox() -> None:
-    """MQTT-3.1.3-8: 0x85."""
-    client = House().broker.connect("$outbox/n/shipper/out", V5)
+@pytest.mark.parametrize("client_id", ["$outbox/n/shipper/out", "$bridge/far"])
+def test_no_client_can_use_the_client_id_of_an_outbox_or_a_bridge(client_id: str) -> None:
+    """MQTT-3.1.3-8: 0x85. Its messages would be taken for theirs."""
+    client = House().broker.connect(client_id, V5)
 
     assert client.connack.reason is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 

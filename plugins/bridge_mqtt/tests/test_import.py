@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kinmqtt_bridge_mqtt import BridgeMqttSettings
 from kinmqtt_bridge_mqtt.command import BridgeCommandError, command
 from kinmqtt_bridge_mqtt.importing import _HANDLERS, _NO_COUNTERPART, Import
-from kinmqtt_bridge_mqtt.mosquitto_conf import directives
+from kinmqtt_bridge_mqtt.mosquitto_conf import directives, read
 from kinmqtt_spi.settings import Document, parse
 from spi_harness.examples import examples
 
@@ -90,6 +90,23 @@ def test_what_has_no_counterpart_is_told_with_its_line() -> None:
         ["mosquitto.conf:26", "colour"],
     ]
     assert "secret" not in "".join(notes) + made(CONF).toml
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_notifications_only_here_are_off_there(order: int) -> None:
+    """In whatever order the two directives stand."""
+    lines = ["notifications true", "notifications_local_only true"][::order]
+    [connection] = parsed(
+        made("\n".join(["connection c", "address a.example", "topic # out", *lines])).toml
+    ).connections.values()
+    assert connection.notifications is False
+
+
+def test_a_folder_of_included_files_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """Or its bridges would be left out without a word."""
+    (tmp_path / "m.conf").write_text(f"connection c\ninclude_dir {tmp_path}/conf.d\n")
+    with pytest.raises(ValueError, match=r"m\.conf:2: include_dir: there is no folder '.*conf\.d'"):
+        read(tmp_path / "m.conf")
 
 
 def test_included_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,7 +234,7 @@ def test_more_than_is_published_in_time_is_not_read(far: Mosquitto) -> None:
         with far_client(far.port, "pub") as client:
             for number in range(500):
                 client.publish("flood/a", b"%d" % number, 0)
-        await until(lambda: link._wire.is_paused)
+        await until(lambda: link._wire._is_paused)
         assert len(link._incoming) == 20
         published = Published()
         async with running(made, published):

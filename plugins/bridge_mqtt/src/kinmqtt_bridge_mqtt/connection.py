@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from attrs import evolve
 
 from kinmqtt_bridge_mqtt import link as links
-from kinmqtt_bridge_mqtt.link import UNSUPPORTED_VERSION, Introduction, Link
+from kinmqtt_bridge_mqtt.link import UNSUPPORTED_VERSION, Introduction, Link, Unanswered
 from kinmqtt_bridge_mqtt.mapping import Mapping
 from kinmqtt_bridge_mqtt.settings import ConnectionSettings, TlsSettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
@@ -26,21 +26,26 @@ class Connection:
     """Makes links, one at a time."""
 
     def __init__(
-        self, name: str, settings: ConnectionSettings, broker: str, warn: Callable[[str], object] = lambda text: None
+        self,
+        name: str,
+        settings: ConnectionSettings,
+        broker: str,
+        warn: Callable[[str], object] = lambda text: None,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``broker`` is this broker's name; ``warn`` logs a warning."""
+        """``broker`` is this broker's name; ``warn`` logs a warning; ``wait`` waits for some seconds."""
         self.name = name
         self.settings = settings
         self.client_id = settings.client_id or f"{broker}.{name}"
         self.via = settings.via or broker
         self.mapping = Mapping(settings.lines)
         self._warn = warn
+        self._wait = wait
         self._servers = [address(each) for each in settings.servers]
         self._first = 0
         """The place of the server that is tried first."""
         self._lock = asyncio.Lock()
         self._link: Link | None = None
-        self._has_bit = settings.bridge and settings.version != "5"
         self._had_session = False
         self._is_subscribed = False
         self._is_retired = False
@@ -104,38 +109,41 @@ class Connection:
 
     async def _connect(self) -> Link:
         settings = self.settings
-        try:
-            said, context = self._introduction(), _context(settings.tls)
-        except (OSError, ValueError, SettingsError) as error:
-            raise SinkRefused(str(error)) from error
-        failures = []
+        failures: list[SinkRefused | ServiceUnavailable] = []
         count = len(self._servers)
         first = self._first if settings.round_robin else 0
         for place in (number % count for number in range(first, first + count)):
             try:
-                link = await self._connect_to(place, said, context)
-            except ServiceUnavailable as error:
-                failures.append(str(error))
+                link = await self._connect_to(place)
+            except (SinkRefused, ServiceUnavailable) as error:
+                failures.append(error)
                 continue
             self._first = (place + 1) % count
             self._note_session(link)
             if place and not settings.round_robin:
                 self._watch_for_the_first(link)
             return link
-        raise ServiceUnavailable("; ".join(failures))
+        # A server that is away may be back soon: that is worth another attempt before somebody mends the others.
+        is_refused = all(isinstance(each, SinkRefused) for each in failures)
+        raise (SinkRefused if is_refused else ServiceUnavailable)("; ".join(map(str, failures)))
 
-    async def _connect_to(self, place: int, said: Introduction, context: ssl.SSLContext | None) -> Link:
-        timeout_s = self.settings.timeout_s
+    async def _connect_to(self, place: int) -> Link:
         try:
-            return await links.connect(
-                evolve(said, is_bridge=self._has_bit), self._servers[place], context, timeout_s
-            )
+            said, context = self._introduction(), _context(self.settings.tls)
+        except (OSError, ValueError, SettingsError) as error:
+            raise SinkRefused(str(error)) from error
+        server, timeout_s = self._servers[place], self.settings.timeout_s
+        try:
+            return await links.connect(said, server, context, timeout_s)
         except SinkRefused as refused:
-            if not self._has_bit or f"0x{UNSUPPORTED_VERSION:02X}" not in str(refused):
+            if not said.is_bridge or f"0x{UNSUPPORTED_VERSION:02X}" not in str(refused):
                 raise
-        self._has_bit = False
+        except Unanswered:
+            if not said.is_bridge:
+                raise
+        link = await links.connect(evolve(said, is_bridge=False), server, context, timeout_s)
         self._warn(f"connection {self.name}: the far broker knows no bridges; it may send our own messages back")
-        return await links.connect(evolve(said, is_bridge=False), self._servers[place], context, timeout_s)
+        return link
 
     def _introduction(self) -> Introduction:
         settings = self.settings
@@ -146,7 +154,7 @@ class Connection:
         return Introduction(
             self.client_id,
             settings.version == "5",
-            self._has_bit,
+            settings.bridge and settings.version != "5",
             settings.username,
             password,
             settings.keep_alive_s,
@@ -168,18 +176,28 @@ class Connection:
     def _watch_for_the_first(self, link: Link) -> None:
         async def watch() -> None:
             while link.error is None:
-                await asyncio.sleep(RETURN_EVERY_S)
-                try:
-                    async with asyncio.timeout(self.settings.timeout_s):
-                        _, writer = await asyncio.open_connection(*self._servers[0])
-                except OSError:
-                    continue
-                writer.close()
-                link.fail(ServiceUnavailable("the first server is back"))
+                await self._wait(RETURN_EVERY_S)
+                async with self._lock:
+                    await self._move_to_the_first(link)
 
         task: Any = asyncio.ensure_future(watch())
         self._return = task
-        link.on_lost = task.cancel
+        link.on_lost = lambda: None if link.is_moving else task.cancel()
+
+    async def _move_to_the_first(self, link: Link) -> None:
+        """Close a link to another server once the first one has accepted this client."""
+        link.is_moving = True
+        try:
+            first = await self._connect_to(0)
+        except (SinkRefused, ServiceUnavailable):
+            return
+        finally:
+            link.is_moving = False
+        self._link = first
+        self._note_session(first)
+        if self._is_retired or not link.users:
+            first.close()  # Nobody needs it any more.
+        link.close("the first server is back")
 
 
 def _context(tls: TlsSettings | None) -> ssl.SSLContext | None:

@@ -11,6 +11,8 @@ from kinmqtt_bridge_mqtt.mosquitto_conf import Directive
 from kinmqtt_bridge_mqtt.settings import address
 from kinmqtt_bridge_mqtt.topic_line import TopicLine
 
+_LOCAL_ONLY: Final = "notifications_local_only"
+
 PORT: Final = 1883
 """The port of an address that names none."""
 
@@ -51,6 +53,8 @@ class Import:
         for each in directives:
             self._take(each)
         for name, section in self._sections.items():
+            if section.pop(_LOCAL_ONLY, False):
+                section["notifications"] = False  # In whatever order they stand.
             if "password_file" in section:
                 section["password_file"] = f"{name}.password"
             for key, directive in (("servers", "address"), ("topics", "topic")):
@@ -203,7 +207,7 @@ def _start_type(section: dict[str, Any], value: str) -> str | None:
 def _local_only(section: dict[str, Any], value: str) -> str | None:
     if value != "true":
         return None
-    section["notifications"] = False
+    section[_LOCAL_ONLY] = True
     return "it has no counterpart: notifications are off; $SYS/bridge/bridge_mqtt/NAME/state has the state here"
 
 

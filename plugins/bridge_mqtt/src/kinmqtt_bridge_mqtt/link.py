@@ -23,9 +23,16 @@ from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer
 
 MAX_INCOMING_BYTES: Final = 16 << 20
-"""The most bytes of payloads that wait to be published; beyond that the far broker is not read from."""
+"""The most bytes of payloads that wait to be published; beyond that the far broker is not read from.
+
+Where it owes answers to what was sent, it is: they come behind its messages. Then twice as many may wait.
+"""
 
 UNSUPPORTED_VERSION: Final = 0x84
+
+
+class Unanswered(ServiceUnavailable):
+    """The far broker closed the connection without an answer to CONNECT."""
 
 
 @frozen(slots=True)
@@ -98,6 +105,8 @@ class Link:
         self.max_qos = 2
         self.acknowledged = 0
         """How many messages were acknowledged or refused."""
+        self.is_moving = False
+        """Whether this client connects elsewhere, to brokers that may share the session with this one."""
         self.on_lost: Callable[[], object] = lambda: None
         self._accepted: asyncio.Future[None] = self._loop.create_future()
         self._subscribed: asyncio.Future[Sequence[ReasonCode]] | None = None
@@ -107,6 +116,10 @@ class Link:
         self._room.set()
         self._incoming: deque[MQTTMessage] = deque()
         self._incoming_bytes = 0
+        self._dropped = 0
+        """How many messages of QoS 0 were dropped, since somebody asked."""
+        self._is_behind = False
+        """Whether messages above QoS 0 were dropped; the far broker sends them again over another connection."""
         self._arrived: asyncio.Event = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._client = self._make_client()
@@ -142,6 +155,9 @@ class Link:
         said = self._introduction
         self._wire.on_packet = self._read
         self._wire.on_lost = self._on_wire_lost
+        if self._wire.lost is not None:
+            self._on_wire_lost(self._wire.lost)
+            self.check()
         properties = None
         if said.is_v5:
             properties = Properties(PacketTypes.CONNECT)
@@ -202,6 +218,7 @@ class Link:
         if qos:
             batch.left += 1
             self._under_way[info.mid] = (batch, number, topic)
+            self._wire.resume()
 
     # Receiving
 
@@ -253,13 +270,21 @@ class Link:
             self._incoming_bytes -= len(message.payload)
             if message.qos and self.error is None:
                 self._client.ack(message.mid, message.qos)
-        if not self._is_full:
+        if self._is_behind and not self._incoming:
+            self.close("it sent more than could be published here, and must send that again")
+        elif not self._has(1):
             self._wire.resume()
 
-    @property
-    def _is_full(self) -> bool:
+    def take_dropped(self) -> int:
+        """Return how many messages of QoS 0 were dropped since the last call, as too many waited."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def _has(self, times: int) -> bool:
+        """Whether so many times what may wait to be published does."""
         return (
-            len(self._incoming) >= 2 * self._introduction.max_inflight or self._incoming_bytes >= MAX_INCOMING_BYTES
+            len(self._incoming) >= 2 * times * self._introduction.max_inflight
+            or self._incoming_bytes >= times * MAX_INCOMING_BYTES
         )
 
     # The end
@@ -283,8 +308,8 @@ class Link:
                 future.set_result(None if future is self._accepted else ())  # type: ignore[arg-type]
         self.on_lost()
 
-    def close(self) -> None:
-        """Say goodbye, and close."""
+    def close(self, why: str = "the connection was closed") -> None:
+        """Say goodbye, and close; who still uses it gets ``why`` as ``ServiceUnavailable``."""
         if self.error is not None:
             return
         if self._introduction.state_topic:
@@ -293,7 +318,7 @@ class Link:
         self._client.disconnect()
         self._write()
         self._wire.close()
-        self.fail(ServiceUnavailable("the connection was closed"))
+        self.fail(ServiceUnavailable(why))
 
     # paho's callbacks
 
@@ -315,13 +340,17 @@ class Link:
     def _on_disconnect(
         self, client: Client, user: object, flags: DisconnectFlags, reason: ReasonCode, said: Properties | None
     ) -> None:
-        if flags.is_disconnect_packet_from_server:
+        if flags.is_disconnect_packet_from_server and not self.is_moving:
             self.fail(error_of(reason.value, str(reason), "ended the connection"))
+        elif not self._accepted.done() and not self._introduction.is_v5:
+            # All that paho says of return code 1 in CONNACK.
+            self.fail(error_of(UNSUPPORTED_VERSION, "Unsupported protocol version", "refuses the connection"))
         else:
             self.fail(ServiceUnavailable(f"the connection is lost: {reason}"))
 
     def _on_wire_lost(self, why: str) -> None:
-        self.fail(ServiceUnavailable(f"the connection is lost: {why}"))
+        kind = ServiceUnavailable if self._accepted.done() else Unanswered
+        self.fail(kind(f"the connection is lost: {why}"))
 
     def _on_publish(self, client: Client, user: object, mid: int, reason: ReasonCode, said: Properties) -> None:
         entry = self._under_way.pop(mid, None)
@@ -334,11 +363,17 @@ class Link:
                 self._room.set()
 
     def _on_message(self, client: Client, user: object, message: MQTTMessage) -> None:
+        if self._has(2) or (self._is_behind and message.qos):
+            if message.qos:
+                self._is_behind = True
+            else:
+                self._dropped += 1
+            return
         self._incoming.append(message)
         self._incoming_bytes += len(message.payload)
         if not self._arrived.is_set():
             self._arrived.set()
-        if self._is_full:
+        if self._has(1) and not self._under_way:
             self._wire.pause()
 
     def _on_subscribe(
@@ -361,11 +396,11 @@ class Link:
             self.fail(ServiceUnavailable(f"a packet can't be read: {type(error).__name__}"))
 
     def _tick(self) -> None:
-        """Let paho send PINGREQ, and see that an answer is missing. While it does not read, it can't see one."""
+        """Let paho send PINGREQ, and see that an answer is missing."""
         if self.error is None:
             self._timer = self._loop.call_later(min(self._introduction.keep_alive_s / 4, 10), self._tick)
-            if not self._wire.is_paused:
-                self._client.loop_misc()
+            self._wire.resume()  # Until the next message: the answer may be all that waits.
+            self._client.loop_misc()
 
 
 async def connect(

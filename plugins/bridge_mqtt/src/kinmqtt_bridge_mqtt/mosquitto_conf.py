@@ -44,7 +44,10 @@ def read(file: Path) -> list[Directive]:
     for each in directives(file, _text(file)):
         found.append(each)
         if each.name == "include_dir":
-            for included in sorted(Path(each.value).glob("*.conf")):
+            folder = Path(each.value)
+            if not folder.is_dir():
+                raise ValueError(f"{each.place}: include_dir: there is no folder {each.value!r}")
+            for included in sorted(folder.glob("*.conf")):
                 found += directives(included, _text(included))
     return found
 

@@ -16,9 +16,6 @@ from kinmqtt_spi.values import Message
 VIA: Final = "via"
 """The user property that names the brokers through whose bridges a message has come, one each."""
 
-PUBLISHER_PREFIX: Final = "$bridge/"
-"""What the client ids of messages that a bridge has brought begin with; the connection's name follows."""
-
 
 class Packed(PahoProperties):
     """Properties that are packed once, for many messages."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from paho.mqtt import MQTTException
+
 from kinmqtt_bridge_mqtt.connection import Connection
 from kinmqtt_bridge_mqtt.link import Batch, Link
-from kinmqtt_bridge_mqtt.properties import PUBLISHER_PREFIX, Outgoing, names_of
+from kinmqtt_bridge_mqtt.properties import Outgoing, names_of
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
-from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
+from kinmqtt_spi.services.bridge import CLIENT_ID_PREFIX, REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message
 
@@ -25,7 +28,7 @@ class MqttSink(Sink):
         """``now`` returns seconds since the epoch; ``looped`` counts messages that have come round."""
         self.connection = connection
         self._looped = looped
-        self._mine = PUBLISHER_PREFIX + connection.name
+        self._mine = CLIENT_ID_PREFIX + connection.name
         self._is_v5 = connection.settings.version == "5"
         self._outgoing = Outgoing(connection.via, connection.mapping, now)
         self._link: Link | None = None
@@ -75,11 +78,16 @@ class MqttSink(Sink):
             batch.answer(number, Poison(f"no line of topics is about {message.topic[:100]!r}"))
             return
         topic, most_qos = found
-        properties = self._outgoing.of(message) if self._is_v5 else None
         payload = message.payload
-        size = PACKET_OVERHEAD + len(topic.encode()) + len(payload)
-        if properties is not None:
-            size += len(properties.pack())
+        try:
+            properties = self._outgoing.of(message) if self._is_v5 else None
+            size = PACKET_OVERHEAD + len(topic.encode()) + len(payload)
+            if properties is not None:
+                size += len(properties.pack())
+        except (MQTTException, ValueError, struct.error) as error:
+            # A rule or a plugin has made it: paho refuses what no packet can have.
+            batch.answer(number, Poison(f"it can't be written as a packet: {error}"))
+            return
         if size > link.max_packet_bytes:
             text = f"it takes up to {size} bytes, and the far broker takes packets of {link.max_packet_bytes}"
             batch.answer(number, Poison(text))
@@ -92,7 +100,7 @@ class MqttSink(Sink):
         publisher = message.publisher.client_id
         if publisher == self._mine:
             return True
-        if not message.properties.user_property or publisher.startswith(PUBLISHER_PREFIX):
+        if not message.properties.user_property or publisher.startswith(CLIENT_ID_PREFIX):
             return False
         if self.connection.via in names_of(message.properties):
             self._looped.value += 1

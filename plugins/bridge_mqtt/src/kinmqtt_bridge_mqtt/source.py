@@ -10,8 +10,8 @@ from paho.mqtt.client import MQTTMessage
 
 from kinmqtt_bridge_mqtt.connection import Connection
 from kinmqtt_bridge_mqtt.link import Link
-from kinmqtt_bridge_mqtt.properties import PUBLISHER_PREFIX, Incoming
-from kinmqtt_spi.services.bridge import Publish, Source
+from kinmqtt_bridge_mqtt.properties import Incoming
+from kinmqtt_spi.services.bridge import CLIENT_ID_PREFIX, Publish, Source
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message, Publisher
 
@@ -33,7 +33,7 @@ class MqttSource(Source):
         self._looped = looped
         self._skipped = skipped
         self._warn = warn
-        self._publisher = Publisher(PUBLISHER_PREFIX + connection.name)
+        self._publisher = Publisher(CLIENT_ID_PREFIX + connection.name)
         self._incoming = Incoming(connection.via, connection.mapping)
 
     async def run(self, publish: Publish) -> None:
@@ -52,8 +52,10 @@ class MqttSource(Source):
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.connection.leave(link)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                self.connection.leave(link)  # Also where it is cancelled once more.
 
     async def _bring(self, link: Link, publish: Publish) -> None:
         while True:
@@ -62,6 +64,11 @@ class MqttSource(Source):
             if messages:
                 await self._publish(publish, messages)
             link.acknowledge(len(found))
+            if dropped := link.take_dropped():
+                self._skipped.value += dropped
+                self._warn(
+                    f"source {self.connection.name}: {dropped} messages of QoS 0 came faster than they are published"
+                )
 
     async def _publish(self, publish: Publish, messages: Sequence[Message]) -> None:
         try:
@@ -75,11 +82,14 @@ class MqttSource(Source):
                     self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
     def _message(self, found: MQTTMessage) -> Message | None:
-        topic = self.connection.mapping.into(found.topic)
+        try:
+            name = found.topic
+        except UnicodeDecodeError:
+            self._skip("its topic is not UTF-8")
+            return None
+        topic = self.connection.mapping.into(name)
         if topic is None:
-            self._skip(
-                f"no line of topics is about {found.topic[:100]!r}, or it would be a topic of the broker's own"
-            )
+            self._skip(f"no line of topics is about {name[:100]!r}, or it would be a topic of the broker's own")
             return None
         properties = self._incoming.of(found.properties)
         if properties is None:

@@ -34,8 +34,10 @@ class Wire(asyncio.Protocol):
         self._writable.set()
         self.on_packet: Callable[[], object] = lambda: None
         """Called with each packet; reads it with :meth:`recv`."""
-        self.on_lost: Callable[[str], object] = lambda why: None
+        self.on_lost: Callable[[str], object] = self._note_loss
         """Called when the connection is lost."""
+        self.lost: str | None = None
+        """Why the connection was lost before anybody wanted to hear of it."""
 
     # asyncio's side
 
@@ -87,11 +89,6 @@ class Wire(asyncio.Protocol):
             if not self._is_paused and self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether packets are not read for now."""
-        return self._is_paused
-
     def flush(self) -> None:
         """Write what was sent since the last call."""
         if self._out and self._transport is not None:
@@ -133,6 +130,9 @@ class Wire(asyncio.Protocol):
         if len(data) > start + LONGEST_LENGTH:
             self._broken("it sent what is no packet of MQTT")
         return None
+
+    def _note_loss(self, why: str) -> None:
+        self.lost = why
 
     def _broken(self, why: str) -> None:
         lost = self.on_lost

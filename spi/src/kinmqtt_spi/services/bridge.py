@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -18,6 +18,12 @@ from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.services.plugin import Health
 from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import Maybe, Message
+
+CLIENT_ID_PREFIX: Final = "$bridge/"
+"""What the client ids of publishers begin with that a source makes up, as of ``$bridge/NAME``.
+
+The broker refuses clients with such an id, so a sink can tell by it where a message has come from.
+"""
 
 
 class Item(NamedTuple):

@@ -17,7 +17,6 @@ from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
 from kinmqtt.broker.ownership.locating import FetchFailed
 from kinmqtt.broker.ownership.opening import Opening
-from kinmqtt.broker.session.outbox_session import PREFIX
 from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.dispatch import FailedClosed, HookVerdict
@@ -25,6 +24,7 @@ from kinmqtt.mqtt.connection_state import State
 from kinmqtt.mqtt.packets import V5, Connack, Connect
 from kinmqtt.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services import bridge, outbox
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 MAX_PACKET_ID: Final = 65_535
 """The highest packet identifier, and the default receive maximum of a client."""
+
+_RESERVED: Final = {outbox.CLIENT_ID_PREFIX: "outboxes", bridge.CLIENT_ID_PREFIX: "bridges"}
+"""What the client ids of others than clients begin with, and whose they are."""
 
 
 def identity_of(decision: Decision) -> Identity:
@@ -124,10 +127,11 @@ def _check_characters(limits: LimitSettings, client_id: str, username: str | Non
     problem = limits.problem_with_characters(client_id)
     if problem is not None:
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {problem}")
-    if client_id.startswith(PREFIX):
-        raise Refused(
-            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {PREFIX} is what those of outboxes begin with"
-        )
+    for prefix, whose in _RESERVED.items():
+        if client_id.startswith(prefix):
+            raise Refused(
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {prefix} is what those of {whose} begin with"
+            )
     problem = None if username is None else limits.problem_with_characters(username)
     if problem is not None:
         raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, f"the user name: {problem}")

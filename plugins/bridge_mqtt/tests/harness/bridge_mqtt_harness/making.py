@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -27,9 +28,23 @@ class Made:
         self.warnings: list[str] = []
         self.looped = Counter("bridge.looped", "messages")
         self.skipped = Counter("source.skipped", "messages")
-        self.connection = Connection(name, settings, "here", self.warnings.append)
+        self.connection = Connection(name, settings, "here", self.warnings.append, self._wait)
         self.sink = MqttSink(self.connection, lambda: NOW, self.looped)
         self.source = MqttSource(self.connection, self.looped, self.skipped, self.warnings.append)
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def _wait(self, seconds: float) -> None:
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        await self._waiting[-1]
+
+    @property
+    def waits(self) -> int:
+        """How often the connection has begun to wait for its first server."""
+        return len(self._waiting)
+
+    def waited(self) -> None:
+        """End its waiting, as if the time were over."""
+        self._waiting[-1].set_result(None)
 
 
 def message(topic: str, payload: bytes = b"1", qos: int = 1, client: str = "ada", **more: Any) -> Message:

@@ -9,7 +9,10 @@ from contextlib import contextmanager, suppress
 
 from spi_harness.processes import free_port
 
-PUBLISH, PUBACK = 3, 4
+CONNECT, PUBLISH, PUBACK, DISCONNECT = 1, 3, 4, 14
+
+BRIDGE_BIT = 0x80
+"""Set in the protocol version of CONNECT by bridges."""
 
 
 class Observer:
@@ -26,6 +29,10 @@ class Observer:
         self.answers: dict[int, int] = {}
         """Reason codes of PUBACK that the far broker's are replaced by, by the number of the message, from 0."""
         self.connections = 0
+        self.goodbyes = 0
+        """How many DISCONNECT packets the bridge has sent."""
+        self.answer_to_bridges: bytes | None = None
+        """Sent to who sets the bit of bridges in CONNECT, before the connection is closed."""
         self._flows = threading.Event()
         self._flows.set()
         self._is_up = True
@@ -119,7 +126,6 @@ class Observer:
     ) -> None:
         """Pass on whole packets. ``published`` is what this direction publishes, ``acknowledged`` the other's."""
         data = b""
-        version = 0
         with suppress(OSError):
             while more := source.recv(1 << 16):
                 data += more
@@ -127,14 +133,19 @@ class Observer:
                 while (end := _end(data)) is not None:
                     packet, data = data[:end], data[end:]
                     kind = packet[0] >> 4
-                    if kind == 1:
-                        version = packet[_body(packet) + 6] & 0x7F
-                        published[-1] = acknowledged[-1] = bytes((version,))
+                    if kind == CONNECT:
+                        version = packet[_body(packet) + 6]
+                        published[-1] = acknowledged[-1] = bytes((version & ~BRIDGE_BIT,))
+                        if self.answer_to_bridges is not None and version & BRIDGE_BIT:
+                            source.sendall(self.answer_to_bridges)
+                            raise ConnectionRefusedError
                     elif kind == PUBLISH and packet[0] & 0x06:
                         identifier, payload = _published(packet, published.get(-1, b"\x04")[0] == 5)
                         published[identifier] = payload
                     elif kind == PUBACK:
                         packet = self._note(packet, acknowledged, noted)
+                    elif kind == DISCONNECT:
+                        self.goodbyes += 1
                     target.sendall(packet)
         for each in (source, target):
             with suppress(OSError):
