@@ -102,6 +102,55 @@ def test_test_says_why_there_is_no_row(capsys: pytest.CaptureFixture[str], monke
     assert shown.err == "1 arguments had a wrong type, and made NULL\n"
 
 
+def test_test_takes_an_event(settings: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under its new and its old name, with the fields that are typed; it has no payload that would be read."""
+    assert run("test", "seen", "-c", settings, "--topic", "$events/client/connected", "--client", "c1") == 0
+    assert run("test", "seen", "-c", settings, "--topic", "$events/client/disconnected") == 1
+    topic, fields = "$events/client_disconnected", '{"by": "client"}'
+    sql = f'SELECT clientid, username, "by", reason, disconnected_at = timestamp AS now FROM "{topic}"'
+    assert run("test", "--sql", sql, "--topic", topic, "--user", "u", "--fields", fields) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        '{"clientid":"c1"}',
+        '  publishes with QoS 0, retained: seen/c1 "yes"',
+        "seen is not about '$events/client/disconnected': it selects from $events/client/connected",
+        '{"clientid":"tester","username":null,"by":"client","reason":null,"now":true}',
+    ]
+
+
+def test_test_takes_an_event_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which has the fields of the message, too."""
+    sql = 'SELECT topic, payload.x AS x, from_clientid AS from_id, reason FROM "$events/message/dropped"'
+    fields = '{"topic": "a/b", "from_clientid": "c2"}'
+
+    assert (
+        run("test", "--sql", sql, "--topic", "$events/message/dropped", "--payload", '{"x": 1}', "--fields", fields)
+        == 0
+    )
+
+    assert capsys.readouterr().out == '{"topic":"a/b","x":1,"from_id":"c2","reason":null}\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--fields", '{"clintid": 1}'],
+            "has no field 'clintid'; did you mean 'clientid'\\?; there are: ",
+        ),
+        (["--fields", "[]"], "--fields is no JSON object"),
+        (["--payload", "x"], "has no payload: type its fields with --fields"),
+        (["--topic", "t", "--fields", "{}"], "--fields is for events, and 't' is a topic of messages"),
+    ],
+)
+def test_mistakes_in_typed_events_are_told(arguments: list[str], expected: str) -> None:
+    """Each with what to write instead."""
+    sql = 'SELECT clientid FROM "t", "$events/client/connected"'
+
+    with pytest.raises(RulesCommandError, match=expected):
+        run("test", "--sql", sql, "--topic", "$events/client/connected", *arguments)
+
+
 def test_test_shows_an_action_that_fails(settings: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With its reason."""
     assert (

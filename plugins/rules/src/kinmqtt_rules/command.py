@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from attrs import field, frozen
+from attrs import frozen
 
 from kinmqtt_rules.actions import action_of
 from kinmqtt_rules.checking import check
 from kinmqtt_rules.compiling import compile_rule
 from kinmqtt_rules.errors import RuleError
-from kinmqtt_rules.fields import Subject
-from kinmqtt_rules.json_values import encoded
-from kinmqtt_rules.running import MESSAGE_EVENT
+from kinmqtt_rules.fields import EventTopic, Subject, event_topic
+from kinmqtt_rules.json_values import decoded, encoded
 from kinmqtt_rules.settings import ActionSettings, RulesSettings
+from kinmqtt_rules.trying import event_subject, message_subject
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.settings import Document, did_you_mean, parse
 from kinmqtt_spi.topics import matches
-from kinmqtt_spi.values import Address, Client, Message, NodeIdentity, Publisher
+from kinmqtt_spi.values import Message, Publisher
 
 TYPED: Final = "sql"
 """The name of a rule that was typed with ``--sql``."""
@@ -49,19 +49,20 @@ class RulesCommand:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         check = actions.add_parser("check", help="find mistakes in all rules")
         show = actions.add_parser("show", help="print the Python that a rule is compiled to")
-        test = actions.add_parser("test", help="print what a rule makes of a message")
+        test = actions.add_parser("test", help="print what a rule makes of a message or an event")
         spark = actions.add_parser("spark", help="print a rule as Spark SQL")
         check.add_argument("-c", "--config", type=Path, required=True, help="the broker's settings")
         for each in (show, test, spark):
             each.add_argument("name", nargs="?", metavar="NAME", help="the rule's name in the settings")
             each.add_argument("-c", "--config", type=Path, help="the broker's settings")
             each.add_argument("--sql", help="a rule, in place of one of the settings")
-        test.add_argument("--topic", required=True, help="the message's topic")
+        test.add_argument("--topic", required=True, help="the message's topic, or that of an event")
         test.add_argument("--payload", help="its payload; without it standard input is read")
         test.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="its QoS (default: 0)")
         test.add_argument("--retain", action="store_true", help="it is to be retained")
         test.add_argument("--client", default="tester", metavar="ID", help="its publisher (default: %(default)s)")
         test.add_argument("--user", metavar="NAME", help="its publisher's user name")
+        test.add_argument("--fields", metavar="JSON", help="an event's fields, as an object; others are NULL")
         spark.add_argument("--view", default="messages", help="the table with the messages (default: %(default)s)")
 
     def run(self, parsed: Namespace) -> int:
@@ -115,30 +116,18 @@ def _sources(sql: str) -> str:
     return ", ".join((*rule.filters, *rule.events))
 
 
-@frozen(slots=True)
-class _About:
-    """Stands for the broker: one client is connected."""
-
-    known: Client
-    node: NodeIdentity = field(default=NodeIdentity("here", 0))
-
-    def client(self, client_id: str) -> Client | None:
-        """Return the client."""
-        return self.known if client_id == self.known.client_id else None
-
-
 def _test(name: str, rule: _Rule, parsed: Namespace) -> int:
     checked = check(rule.sql)
     compiled = compile_rule(checked, name)
-    if not any(matches(filter, parsed.topic) for filter in checked.filters):
+    events = event_topic(parsed.topic)
+    if events is None:
+        is_about = any(matches(filter, parsed.topic) for filter in checked.filters)
+    else:
+        is_about = events.name in checked.events
+    if not is_about:
         print(f"{name} is not about {parsed.topic!r}: it selects from {_sources(rule.sql)}")
         return 1
-    payload = sys.stdin.buffer.read() if parsed.payload is None else parsed.payload.encode()
-    now = time.time()
-    publisher = Publisher(parsed.client, parsed.user)
-    message = Message(parsed.topic, payload, parsed.qos, parsed.retain, publisher=publisher, received_at=now)
-    client = Client(parsed.client, parsed.user, Address("127.0.0.1"))
-    subject = Subject(MESSAGE_EVENT, message, lambda: now, _About(client))
+    subject = _message(parsed) if events is None else _event(events, parsed)
     rows = compiled.run(subject)
     if compiled.tally.mistyped:
         print(f"{compiled.tally.mistyped} arguments had a wrong type, and made NULL", file=sys.stderr)
@@ -155,6 +144,35 @@ def _test(name: str, rule: _Rule, parsed: Namespace) -> int:
             else:
                 print(f"  {_told(action.sink, made)}")
     return 0
+
+
+def _message(parsed: Namespace) -> Subject:
+    if parsed.fields is not None:
+        raise RulesCommandError(f"--fields is for events, and {parsed.topic!r} is a topic of messages")
+    return message_subject(_typed(parsed, parsed.topic, parsed.qos))
+
+
+def _event(topic: EventTopic, parsed: Namespace) -> Subject:
+    fields = decoded((parsed.fields or "{}").encode())
+    if type(fields) is not dict:
+        raise RulesCommandError("--fields is no JSON object, as in --fields '{\"reason\": 0}'")
+    if topic.is_durable:
+        if parsed.payload is not None:
+            raise RulesCommandError(f"{topic.name} has no payload: type its fields with --fields")
+        message = _typed(parsed, topic.name, 1, b"")
+    else:
+        message = _typed(parsed, str(fields.get("topic", topic.name)), parsed.qos)
+    try:
+        return event_subject(topic, message, fields)
+    except ValueError as error:
+        raise RulesCommandError(f"--fields: {error}") from None
+
+
+def _typed(parsed: Namespace, topic: str, qos: int, payload: bytes | None = None) -> Message:
+    if payload is None:
+        payload = sys.stdin.buffer.read() if parsed.payload is None else parsed.payload.encode()
+    publisher = Publisher(parsed.client, parsed.user)
+    return Message(topic, payload, qos, parsed.retain, publisher=publisher, received_at=time.time())
 
 
 def _told(sink: str | None, message: Message) -> str:

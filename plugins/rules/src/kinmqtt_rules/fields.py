@@ -140,7 +140,8 @@ class EventTopic:
     about: str
 
 
-_CLIENT: Final = ("event", "clientid", "username", "timestamp", "node")
+CLIENT_FIELDS: Final = ("event", "clientid", "username", "timestamp", "node")
+"""The fields of each durable event."""
 _OF_MESSAGE: Final = (*MESSAGE_FIELDS, "from_clientid", "from_username", "reason")
 
 EVENTS: Final = {
@@ -149,24 +150,24 @@ EVENTS: Final = {
         EventTopic(
             "$events/client/connected",
             "client.connected",
-            (*_CLIENT, "peerhost", "peername", "clean_start", "proto_ver", "keepalive", "expiry_interval", "listener",
-             "connected_at", "session_present"),
+            (*CLIENT_FIELDS, "peerhost", "peername", "clean_start", "proto_ver", "keepalive", "expiry_interval",
+             "listener", "connected_at", "session_present"),
             True,
             "a client got a successful CONNACK",
         ),
         EventTopic(
             "$events/client/disconnected",
             "client.disconnected",
-            (*_CLIENT, "reason", "by", "disconnected_at"),
+            (*CLIENT_FIELDS, "reason", "by", "disconnected_at"),
             True,
             "a connection has ended",
         ),
         EventTopic(
-            "$events/session/subscribed", "session.subscribed", (*_CLIENT, "topic", "qos", "sub_opts"), True,
+            "$events/session/subscribed", "session.subscribed", (*CLIENT_FIELDS, "topic", "qos", "sub_opts"), True,
             "a subscription was made or replaced",
         ),
         EventTopic(
-            "$events/session/unsubscribed", "session.unsubscribed", (*_CLIENT, "topic"), True,
+            "$events/session/unsubscribed", "session.unsubscribed", (*CLIENT_FIELDS, "topic"), True,
             "a subscription was removed",
         ),
         EventTopic(
