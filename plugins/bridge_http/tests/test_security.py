@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bridge_http_harness.certificates import self_signed
 from bridge_http_harness.making import item, run, send
 from bridge_http_harness.server import Server
 from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
@@ -18,6 +17,7 @@ from kinmqtt_bridge_http.signing import signature
 from kinmqtt_bridge_http.sink import HttpSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.memory.plugin import TurnableClock
+from spi_harness.certificates import self_signed
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 PLACE = "plugins.bridge_http.sinks.out: "
