@@ -15,6 +15,7 @@ from kinmqtt_bridge_rabbitmq.settings import (
     PublishSettings,
     SinkSettings,
     SourceSettings,
+    TlsSettings,
 )
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
@@ -23,7 +24,7 @@ from kinmqtt_spi.settings import Document, parse
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 CLASSES = (
-    ConnectionSettings, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
+    ConnectionSettings, TlsSettings, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
 )  # fmt: skip
 
 

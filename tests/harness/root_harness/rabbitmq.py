@@ -174,6 +174,22 @@ class RabbitMQ:
         state = "[]" if not on else "memory"
         wait_until(lambda: state in self.evaluate("rabbit_alarm:get_alarms()"), f"the alarm is {on}")
 
+    def listen_with_tls(self, certificate: tuple[Path, Path], clients: Path | None = None) -> str:
+        """Take encrypted connections too; returns where. ``clients`` is what signs the certificates of clients."""
+        port = free_port()
+        options = f'{{certfile, "{certificate[0]}"}}, {{keyfile, "{certificate[1]}"}}'
+        if clients is not None:
+            options += f', {{cacertfile, "{clients}"}}, {{verify, verify_peer}}, {{fail_if_no_peer_cert, true}}'
+        self.evaluate(
+            "{ok, _} = application:ensure_all_started(ssl), "
+            f'rabbit_networking:start_ssl_listener({{"127.0.0.1", {port}, inet}}, [{options}], 1)'
+        )
+        return f"127.0.0.1:{port}"
+
+    def connections(self) -> int:
+        """How many connections it has."""
+        return int(self.evaluate("length(rabbit_networking:connections())"))
+
     def channel(self) -> Any:
         """A blocking channel of pika, whose connection the caller closes."""
         import pika

@@ -58,7 +58,7 @@ class MessageMaker:
             )
         key = self._key.fill_in(message) if self._fixed_key is None else self._fixed_key
         if key is None:
-            return Poison(f"a part of the routing key {self._key.text!r} is missing in the message")
+            return Poison(f"a part of the routing key {self._key.text!r} is missing in the message, or has a slash")
         node, counter = message.id
         identity = f"{node:016x}-{counter}"
         headers: dict[str, Any] = {TOPIC: message.topic, QOS: message.qos, RETAIN: message.retain}
