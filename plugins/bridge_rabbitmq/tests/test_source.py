@@ -173,6 +173,29 @@ def test_what_was_not_acknowledged_comes_again_and_says_so(rabbitmq: RabbitMQ) -
     assert made.redelivered.value >= 10
 
 
+def test_two_sources_divide_a_queue_and_lose_nothing_when_one_leaves(rabbitmq: RabbitMQ) -> None:
+    """B11: what the one had and did not acknowledge comes to the other; doubles are possible."""
+    queue = rabbitmq.declare("source-divided")
+    both, here = Published(), Published()
+
+    async def hold(messages: Sequence[Message]) -> None:
+        here.messages += messages
+        await asyncio.Event().wait()
+
+    async def test() -> None:
+        leaving = Made().source(connection(rabbitmq.address), queue, prefetch=50)
+        staying = Made().source(connection(rabbitmq.address), queue, prefetch=50)
+        async with running(staying, both):
+            async with running(leaving, Published(hold)):
+                await until(lambda: rabbitmq.consumers(queue) == 2, "both are there")
+                await asyncio.to_thread(rabbitmq.put, queue, NUMBERED)
+                await until(lambda: here.messages and len(both.messages) > 100, "both have some")
+            await until(lambda: set(both.payloads) == set(NUMBERED), "everything has come")
+            await until(lambda: not rabbitmq.left(queue), "all are acknowledged")
+
+    asyncio.run(test())
+
+
 def test_a_deleted_queue_is_said_and_waited_for(rabbitmq: RabbitMQ) -> None:
     """RabbitMQ ends the consumer; a new attempt says which queue to create."""
     queue = rabbitmq.declare("source-deleted")

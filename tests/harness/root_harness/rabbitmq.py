@@ -152,9 +152,16 @@ class RabbitMQ:
 
     def left(self, queue: str) -> int:
         """How many messages a classic queue has, delivered ones that are not acknowledged included."""
+        return self._number(queue, "messages")
+
+    def consumers(self, queue: str) -> int:
+        """How many consumers a queue has."""
+        return self._number(queue, "consumers")
+
+    def _number(self, queue: str, what: str) -> int:
         found = self.evaluate(
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-            "[{messages, N}] = rabbit_amqqueue:info(Q, [messages]), N"
+            f"[{{{what}, N}}] = rabbit_amqqueue:info(Q, [{what}]), N"
         )
         return int(found)
 

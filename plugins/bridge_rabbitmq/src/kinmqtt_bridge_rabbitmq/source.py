@@ -137,6 +137,11 @@ class RabbitMQSource(Source):
                 pause_s = pauses.next_s()
                 self._warn(REFUSED, f"the broker refuses messages, it pauses: {error}")
                 await link.rest(pause_s)
+                if isinstance(error, PublishRefused) and len(messages) > 1:
+                    # Together they may be more than an outbox holds, and some would come again each time.
+                    for message in messages:
+                        await self._published(link, publish, [message])
+                    return
 
     def _reject(self, link: Link, delivery: Delivery, why: str) -> None:
         self._skipped.value += 1
