@@ -75,6 +75,38 @@ def test_a_message_has_what_mqtt_knows_of_it(rabbitmq: RabbitMQ) -> None:
     assert (got.properties.content_type, got.properties.reply_to) == ("text/plain", None)
 
 
+def test_messages_of_one_topic_have_their_own_ids_times_and_flags(rabbitmq: RabbitMQ) -> None:
+    """What is encoded once for a topic is not mixed up; a payload of several frames arrives whole."""
+    queue = rabbitmq.declare("sink-encoded", "sink-encoded")
+    long = bytes(range(256)) * 1200
+    sent = [
+        item("a/é", b"1", qos=1), item("a/é", b"", qos=1), item("a/é", long, qos=1), item("a/é", b"2"),
+        item("a/é", b"3", qos=1, retain=True), item("b", b"4", qos=1), item("b", b"5", client="b\ud800", qos=1),
+        item("b", b"6", qos=1, properties=Properties(content_type="x")), item("b", b"7", qos=1),
+    ]  # fmt: skip
+
+    async def test() -> None:
+        async with opened(connection(rabbitmq.address), exchange="sink-encoded", routing_key="${topic}") as out:
+            for _ in range(2):
+                assert await out.send(sent) is None
+        async with opened(connection(rabbitmq.address), exchange="sink-encoded", routing_key="${clientid}") as out:
+            answers = await out.send(sent[5:7])
+            assert answers is not None
+            assert [isinstance(each, Poison) for each in answers] == [False, True]
+
+    run(test)
+
+    got = rabbitmq.take(queue)
+    assert len(got) == 2 * len(sent) + 1
+    for taken, (message, _, _) in zip(got, [*sent, *sent, sent[5]], strict=True):
+        has = taken.properties
+        assert taken.body == message.payload
+        assert has.message_id == f"{message.id.node:016x}-{message.id.counter}"
+        assert has.headers == {"mqtt-topic": message.topic, "mqtt-qos": message.qos, "mqtt-retain": message.retain}
+        assert (has.delivery_mode, has.timestamp) == (2, 1_700_000_000)
+        assert has.content_type == message.properties.content_type
+
+
 def test_a_message_without_a_queue_is_poison_although_it_is_acknowledged(rabbitmq: RabbitMQ) -> None:
     """RabbitMQ returns it, and then confirms it: the return wins, and the others of its batch arrive."""
     queue = rabbitmq.declare("sink-returned", "sink-returned", "a")

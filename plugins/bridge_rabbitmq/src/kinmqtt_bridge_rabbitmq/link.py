@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from pika.adapters.asyncio_connection import AsyncioConnection
@@ -26,23 +25,10 @@ FRAME_OVERHEAD: Final = 64
 class Connection(AsyncioConnection):  # type: ignore[misc]  # pika's classes have no types
     """Writes many frames at once: pika would make three system calls for each message."""
 
-    _held: list[bytes] | None = None
-
-    def hold(self) -> None:
-        """Hold what is sent back."""
-        self._held = []
-
-    def release(self) -> None:
-        """Send what was held back."""
-        held, self._held = self._held, None
-        if held and not self.is_closed:
-            super()._adapter_emit_data(b"".join(held))
-
-    def _adapter_emit_data(self, data: bytes) -> None:
-        if self._held is None:
-            super()._adapter_emit_data(data)
-        else:
-            self._held.append(data)
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames; none of a connection that is closed."""
+        if frames and not self.is_closed:
+            self._adapter_emit_data(b"".join(frames))
 
     def cut(self) -> None:
         """End it at once, also while it is being opened."""
@@ -70,21 +56,21 @@ class Link:
     @property
     def max_header_bytes(self) -> int:
         """The most bytes that the properties of a message may have: AMQP sends them in one frame."""
-        return int(self._connection.params.frame_max) - FRAME_OVERHEAD
+        return self.frame_max - FRAME_OVERHEAD
+
+    @property
+    def frame_max(self) -> int:
+        """The most bytes of a frame."""
+        return int(self._connection.params.frame_max)
 
     @property
     def is_blocked(self) -> bool:
         """Whether RabbitMQ takes no messages on this connection, which is open."""
         return self.blocked is not None and self.lost is None
 
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Write everything that is sent meanwhile at once."""
-        self._connection.hold()
-        try:
-            yield
-        finally:
-            self._connection.release()
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames at once."""
+        self._connection.write(frames)
 
     def watch(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when the connection is lost or blocked."""

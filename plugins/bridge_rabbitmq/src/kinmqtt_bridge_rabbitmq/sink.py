@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.spec import FRAME_MIN_SIZE
 
 from kinmqtt_bridge_rabbitmq.blocked import BlockedLink
 from kinmqtt_bridge_rabbitmq.confirms import Batch, Confirms
 from kinmqtt_bridge_rabbitmq.connecting import connect
 from kinmqtt_bridge_rabbitmq.declaring import declare, missing, require_exchange
 from kinmqtt_bridge_rabbitmq.errors import PRECONDITION_FAILED, meaning, reply_code
+from kinmqtt_bridge_rabbitmq.frames import Framer
 from kinmqtt_bridge_rabbitmq.link import Link
 from kinmqtt_bridge_rabbitmq.messages import MessageMaker
 from kinmqtt_bridge_rabbitmq.settings import ConnectionSettings, SinkSettings
@@ -39,6 +41,7 @@ class RabbitMQSink(Sink):
         self._make = MessageMaker(settings).make
         self._link: Link | None = None
         self._confirms = Confirms()
+        self._framer = Framer(0, FRAME_MIN_SIZE, settings.exchange)
         self._blocked = blocked
         self._largest: int | None = None
         """The longest payload that RabbitMQ allows, once it has refused one."""
@@ -94,14 +97,15 @@ class RabbitMQSink(Sink):
                 link.channel.add_on_return_callback(confirms.returned)
                 await link.call(link.channel.confirm_delivery, confirms.answered)
             link.watch(confirms.end)
+            self._framer = Framer(link.channel.channel_number, link.frame_max, settings.exchange)
         except BaseException:
             link.abort()
             raise
         return link
 
     async def _publish(self, link: Link, confirms: Confirms, items: Sequence[Item], batch: Batch) -> None:
-        make, longest, exchange = self._make, link.max_header_bytes, self._settings.exchange
-        publish, published, largest = link.channel.basic_publish, confirms.published, self._largest
+        make, longest, largest = self._make, link.max_header_bytes, self._largest
+        add_to, published = self._framer.add_to, confirms.published
         for start in range(0, len(items), AT_A_TIME):
             if start:
                 await asyncio.sleep(0)
@@ -109,7 +113,8 @@ class RabbitMQSink(Sink):
                 batch.left += 1  # Not everything is published.
                 batch.end()
                 return
-            with link.at_once():
+            frames: list[bytes] = []
+            try:
                 for number, (message, _, _) in enumerate(items[start : start + AT_A_TIME], start):
                     made = make(message, longest)
                     if largest is not None and len(message.payload) > largest:
@@ -118,8 +123,10 @@ class RabbitMQSink(Sink):
                         batch.answers[number] = made
                         continue
                     key, properties, identity = made
-                    publish(exchange, key, message.payload, properties, True)
+                    add_to(frames, key, properties, message.payload)
                     published(batch, number, identity, key)
+            finally:  # RabbitMQ counts what it gets, and Confirms what was published: also if one of them raises.
+                link.write(frames)
 
     def _why(self, link: Link) -> Exception:
         """Return why a batch has failed."""

@@ -43,7 +43,7 @@ def message(topic: str = "sensors/a", payload: bytes = b"1", client: str = "ada"
 
 def item(topic: str = "sensors/a", payload: bytes = b"1", client: str = "ada", **more: Any) -> Item:
     """An item whose key is the client's id."""
-    return Item(message(topic, payload, client, **more), client.encode(), 1)
+    return Item(message(topic, payload, client, **more), client.encode("utf-8", "surrogatepass"), 1)
 
 
 def connection(address: str, **more: Any) -> ConnectionSettings:
