@@ -17,6 +17,7 @@ from kinmqtt_bridge_rabbitmq.settings import (
     SourceSettings,
     TlsSettings,
 )
+from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
@@ -41,6 +42,19 @@ def test_no_other_setting_is_described() -> None:
     rows = re.findall(r"^\| (`[a-z_]+`(?:, `[a-z_]+`)*) \| \w", README, re.MULTILINE)
 
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} <= known
+
+
+def test_its_mistakes_are_found_as_shown() -> None:
+    """In the example, with the place of each."""
+    [example] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    wrong = example.replace("exchange =", "exchagne =").replace(
+        'commands]\nconnection = "main"', 'commands]\nconnection = "mian"'
+    )
+
+    with pytest.raises(SettingsError) as refused:
+        parse(BridgeRabbitMQSettings, Document.parse(wrong, "kinmqtt.toml"), ("plugins", "bridge_rabbitmq"))
+
+    assert list(refused.value.problems) == re.findall(r"^kinmqtt: (kinmqtt.toml:.*)$", README, re.MULTILINE)
 
 
 def test_the_example_is_valid() -> None:
