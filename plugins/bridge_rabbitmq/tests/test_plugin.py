@@ -97,7 +97,7 @@ def test_without_sinks_and_sources_the_plugin_abstains() -> None:
 def test_a_password_without_encryption_is_warned_of(tmp_path: Path) -> None:
     """AMQP sends it as it is."""
     (tmp_path / "p").write_text("secret")
-    more = f'["127.0.0.1:5672"]\nuser = "k"\npassword_file = "{tmp_path}/p"\n'
+    more = f'["127.0.0.1:5672"]\nusername = "k"\npassword_file = "{tmp_path}/p"\n'
 
     _, context = configured(SECTION.replace('["127.0.0.1:5672"]\n', more))
 
@@ -155,9 +155,23 @@ def test_pikas_lines_are_for_debugging() -> None:
         ),
         (
             'exchange = "mqtt"',
-            'queues = ["a"]',
+            'exchange = "mqtt"\nqueues = ["a"]',
             "kinmqtt.toml:4:32: plugins.bridge_rabbitmq.sinks.readings: queues are only for declare = true: the "
             "exchange decides where messages go",
+        ),
+        (
+            'exchange = "mqtt"',
+            "",
+            "kinmqtt.toml:4:32: plugins.bridge_rabbitmq.sinks.readings: without exchange the routing key names a "
+            "queue, and 'readings.${topic[1]}' would let publishers choose any queue of the virtual host: name an "
+            "exchange, or one queue as routing_key",
+        ),
+        (
+            'exchange = "mqtt"\nrouting_key = "readings.${topic[1]}"',
+            "",
+            "kinmqtt.toml:4:32: plugins.bridge_rabbitmq.sinks.readings: without exchange the routing key names a "
+            "queue, and '${topic}' would let publishers choose any queue of the virtual host: name an exchange, "
+            "or one queue as routing_key",
         ),
         (
             "site = ",
@@ -174,8 +188,14 @@ def test_pikas_lines_are_for_debugging() -> None:
         ),
         (
             'servers = ["127.0.0.1:5672"]',
-            'servers = ["127.0.0.1:5672"]\nuser = "ada"',
-            "kinmqtt.toml:2:38: plugins.bridge_rabbitmq.connections.main: user needs password_file",
+            'servers = ["127.0.0.1:5672"]\nusername = "ada"',
+            "kinmqtt.toml:2:38: plugins.bridge_rabbitmq.connections.main: username needs password_file",
+        ),
+        (
+            'servers = ["127.0.0.1:5672"]',
+            'servers = ["127.0.0.1:5672"]\ntls = { certificate_file = "/dev/null" }',
+            "kinmqtt.toml:4:1: plugins.bridge_rabbitmq.connections.main.tls: certificate_file: /dev/null: "
+            "can't be read: it is a device, not a regular file",
         ),
         (
             "${header.device}",

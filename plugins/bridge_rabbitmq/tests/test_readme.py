@@ -15,7 +15,9 @@ from kinmqtt_bridge_rabbitmq.settings import (
     PublishSettings,
     SinkSettings,
     SourceSettings,
+    TlsSettings,
 )
+from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
@@ -23,7 +25,7 @@ from kinmqtt_spi.settings import Document, parse
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 CLASSES = (
-    ConnectionSettings, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
+    ConnectionSettings, TlsSettings, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
 )  # fmt: skip
 
 
@@ -40,6 +42,19 @@ def test_no_other_setting_is_described() -> None:
     rows = re.findall(r"^\| (`[a-z_]+`(?:, `[a-z_]+`)*) \| \w", README, re.MULTILINE)
 
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} <= known
+
+
+def test_its_mistakes_are_found_as_shown() -> None:
+    """In the example, with the place of each."""
+    [example] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    wrong = example.replace("exchange =", "exchagne =").replace(
+        'commands]\nconnection = "main"', 'commands]\nconnection = "mian"'
+    )
+
+    with pytest.raises(SettingsError) as refused:
+        parse(BridgeRabbitMQSettings, Document.parse(wrong, "kinmqtt.toml"), ("plugins", "bridge_rabbitmq"))
+
+    assert list(refused.value.problems) == re.findall(r"^kinmqtt: (kinmqtt.toml:.*)$", README, re.MULTILINE)
 
 
 def test_the_example_is_valid() -> None:

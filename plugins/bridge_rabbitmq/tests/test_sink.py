@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from bridge_rabbitmq_harness.making import connection, item, opened, send_at_last, sink, user
-from kinmqtt_bridge_rabbitmq import sink as sink_module
+from bridge_rabbitmq_harness.making import connection, item, opened, resolved, send_at_last, sink, user
+from kinmqtt_bridge_rabbitmq import BridgeRabbitMQ, BridgeRabbitMQSettings
+from kinmqtt_bridge_rabbitmq import blocked as blocked_module
+from kinmqtt_bridge_rabbitmq.settings import SinkSettings
 from kinmqtt_bridge_rabbitmq.sink import RabbitMQSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.services.bridge import Poison, Retry
+from kinmqtt_spi.services.bridge import Poison, Retry, Sink
 from root_harness.rabbitmq import RabbitMQ
 from spi_harness.processes import free_port
 from spi_harness.waiting import until
@@ -70,6 +73,38 @@ def test_a_message_has_what_mqtt_knows_of_it(rabbitmq: RabbitMQ) -> None:
     assert got.properties.message_id == f"{sent.message.id.node:016x}-{sent.message.id.counter}"
     assert (got.properties.delivery_mode, got.properties.timestamp) == (2, 1_700_000_000)
     assert (got.properties.content_type, got.properties.reply_to) == ("text/plain", None)
+
+
+def test_messages_of_one_topic_have_their_own_ids_times_and_flags(rabbitmq: RabbitMQ) -> None:
+    """What is encoded once for a topic is not mixed up; a payload of several frames arrives whole."""
+    queue = rabbitmq.declare("sink-encoded", "sink-encoded")
+    long = bytes(range(256)) * 1200
+    sent = [
+        item("a/é", b"1", qos=1), item("a/é", b"", qos=1), item("a/é", long, qos=1), item("a/é", b"2"),
+        item("a/é", b"3", qos=1, retain=True), item("b", b"4", qos=1), item("b", b"5", client="b\ud800", qos=1),
+        item("b", b"6", qos=1, properties=Properties(content_type="x")), item("b", b"7", qos=1),
+    ]  # fmt: skip
+
+    async def test() -> None:
+        async with opened(connection(rabbitmq.address), exchange="sink-encoded", routing_key="${topic}") as out:
+            for _ in range(2):
+                assert await out.send(sent) is None
+        async with opened(connection(rabbitmq.address), exchange="sink-encoded", routing_key="${clientid}") as out:
+            answers = await out.send(sent[5:7])
+            assert answers is not None
+            assert [isinstance(each, Poison) for each in answers] == [False, True]
+
+    run(test)
+
+    got = rabbitmq.take(queue)
+    assert len(got) == 2 * len(sent) + 1
+    for taken, (message, _, _) in zip(got, [*sent, *sent, sent[5]], strict=True):
+        has = taken.properties
+        assert taken.body == message.payload
+        assert has.message_id == f"{message.id.node:016x}-{message.id.counter}"
+        assert has.headers == {"mqtt-topic": message.topic, "mqtt-qos": message.qos, "mqtt-retain": message.retain}
+        assert (has.delivery_mode, has.timestamp) == (2, 1_700_000_000)
+        assert has.content_type == message.properties.content_type
 
 
 def test_a_message_without_a_queue_is_poison_although_it_is_acknowledged(rabbitmq: RabbitMQ) -> None:
@@ -170,7 +205,7 @@ def test_a_memory_alarm_makes_the_sink_wait_and_sends_nothing_twice(
                     await out.open()
         finally:
             rabbitmq.set_memory_alarm(False)
-        blocked = out._blocked
+        blocked = out._blocked.link
         assert blocked is not None
         await until(lambda: not blocked.is_blocked, "it is not blocked any more")
         await out.open()
@@ -182,9 +217,106 @@ def test_a_memory_alarm_makes_the_sink_wait_and_sends_nothing_twice(
     assert [got.body for got in rabbitmq.take(queue)] == [b"1", b"2"]
 
 
+def test_a_reload_sends_nothing_twice_while_rabbitmq_is_blocked(rabbitmq: RabbitMQ) -> None:
+    """The new sink waits for the connection of the old one, however often; with other servers it leaves it."""
+    queue = rabbitmq.declare("sink-reloaded", "sink-reloaded")
+    before = rabbitmq.connections()
+    plugin, context = BridgeRabbitMQ(), BareContext("bridge_rabbitmq", None)
+
+    def settings(address: str, exchange: str = "sink-reloaded") -> BridgeRabbitMQSettings:
+        to = SinkSettings(connection="main", exchange=exchange)
+        return BridgeRabbitMQSettings(connections={"main": connection(address)}, sinks={"out": to})
+
+    async def reloaded(old: Sink, changed: BridgeRabbitMQSettings) -> Sink:
+        await resolved(old.close())
+        plugin.reload(changed)
+        return plugin.sinks(context)["out"].sink
+
+    async def test() -> None:
+        context.settings = settings(rabbitmq.address)
+        plugin.configure(context)
+        out = plugin.sinks(context)["out"].sink
+        await resolved(out.open())
+        rabbitmq.set_memory_alarm(True)
+        try:
+            for number in range(4):
+                with pytest.raises(ServiceUnavailable, match=r"connection.blocked.*memory"):
+                    await resolved(out.send([item(payload=b"1")]) if not number else out.open())
+                out = await reloaded(out, settings(rabbitmq.address))
+            assert rabbitmq.connections() == before + 1
+        finally:
+            rabbitmq.set_memory_alarm(False)
+        await until(lambda: rabbitmq.left(queue), "what RabbitMQ had not read has come")
+        await send_at_last(out, [item(payload=b"2")])
+        assert rabbitmq.connections() == before + 1
+        await resolved(out.close())
+
+    run(test)
+
+    assert [got.body for got in rabbitmq.take(queue)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("how", ["another server", "stop"])
+def test_a_blocked_connection_is_cut_when_nobody_needs_it(rabbitmq: RabbitMQ, how: str) -> None:
+    """The connection's settings name another server since a reload, or the broker stops."""
+    rabbitmq.declare("sink-left", "sink-left")
+    before = rabbitmq.connections()
+    plugin, context = BridgeRabbitMQ(), BareContext("bridge_rabbitmq", None)
+
+    async def test() -> None:
+        to = {"out": SinkSettings(connection="main", exchange="sink-left")}
+        context.settings = BridgeRabbitMQSettings(connections={"main": connection(rabbitmq.address)}, sinks=to)
+        plugin.configure(context)
+        out = plugin.sinks(context)["out"].sink
+        await resolved(out.open())
+        rabbitmq.set_memory_alarm(True)
+        try:
+            with pytest.raises(ServiceUnavailable):
+                await resolved(out.send([item()]))
+            await resolved(out.close())
+            if how == "stop":
+                plugin.stop()
+            else:
+                away = f"127.0.0.1:{free_port()}"
+                plugin.reload(BridgeRabbitMQSettings(connections={"main": connection(away)}, sinks=to))
+                with pytest.raises(ServiceUnavailable, match="refused"):
+                    await resolved(plugin.sinks(context)["out"].sink.open())
+        finally:
+            rabbitmq.set_memory_alarm(False)
+        await until(lambda: rabbitmq.connections() == before, "it is cut")
+
+    run(test)
+
+
+def test_a_level_or_a_name_is_one_word_of_the_routing_key(rabbitmq: RabbitMQ) -> None:
+    """Else a publisher could reach bindings that are not for its topics; a wildcard in a key is only a text."""
+    narrow = rabbitmq.declare("sink-words-narrow", "sink-words", "a.b.#")
+    two = rabbitmq.declare("sink-words-two", "sink-words", "*.*")
+    sent = [item("a.b/c"), item("a/b.c"), item("a.b.c"), item("*/b"), item("a/*")]
+    named = [item("x", client="a.b"), item("x", client="a/b"), item("v1.2/x", client="#")]
+
+    async def test() -> None:
+        async with opened(connection(rabbitmq.address), exchange="sink-words") as out:
+            answers = await out.send(sent)
+            assert answers is not None
+            assert [isinstance(each, Poison) for each in answers] == [False, False, True, False, False]
+        key = "${clientid}.${topic[1]}"
+        async with opened(connection(rabbitmq.address), exchange="sink-words", routing_key=key) as out:
+            answers = await out.send(named)
+            assert answers is not None
+            assert [isinstance(each, Poison) for each in answers] == [False, True, False]
+            assert "or has a slash" in answers[1].text  # type: ignore[union-attr]
+
+    run(test)
+
+    assert rabbitmq.take(narrow) == []
+    keys = [got.routing_key for got in rabbitmq.take(two)]
+    assert keys == ["a/b.c", "a.b/c", "*.b", "a.*", "a/b.x", "#.v1/2"]
+
+
 def test_a_blocked_connection_that_nobody_uses_is_cut(rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reload no sink opens it again."""
-    monkeypatch.setattr(sink_module, "BLOCKED_LIMIT_S", 0.1)
+    monkeypatch.setattr(blocked_module, "BLOCKED_LIMIT_S", 0.1)
     rabbitmq.declare("sink-cut", "sink-cut")
 
     async def test() -> None:
@@ -195,7 +327,7 @@ def test_a_blocked_connection_that_nobody_uses_is_cut(rabbitmq: RabbitMQ, monkey
             with pytest.raises(ServiceUnavailable):
                 await out.send([item()])
             await out.close()
-            blocked = out._blocked
+            blocked = out._blocked.link
             assert blocked is not None
             await until(lambda: blocked.lost is not None, "it is cut")
         finally:
@@ -265,7 +397,11 @@ def test_refusals_say_what_an_operator_must_change(rabbitmq: RabbitMQ, tmp_path:
     rabbitmq.add_user("eve", "secret", may="^$")
     rabbitmq.declare("sink-classic")
     cases = [
-        (user(rabbitmq.address, tmp_path, "ada", "wrong"), {}, "connections.main: .*check user and password_file"),
+        (
+            user(rabbitmq.address, tmp_path, "ada", "wrong"),
+            {},
+            "connections.main: .*check username and pass",
+        ),
         (connection(rabbitmq.address, virtual_host="none"), {}, "connections.main: .*check virtual_host"),
         (
             user(rabbitmq.address, tmp_path, "eve", "secret"),

@@ -152,9 +152,16 @@ class RabbitMQ:
 
     def left(self, queue: str) -> int:
         """How many messages a classic queue has, delivered ones that are not acknowledged included."""
+        return self._number(queue, "messages")
+
+    def consumers(self, queue: str) -> int:
+        """How many consumers a queue has."""
+        return self._number(queue, "consumers")
+
+    def _number(self, queue: str, what: str) -> int:
         found = self.evaluate(
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-            "[{messages, N}] = rabbit_amqqueue:info(Q, [messages]), N"
+            f"[{{{what}, N}}] = rabbit_amqqueue:info(Q, [{what}]), N"
         )
         return int(found)
 
@@ -173,6 +180,22 @@ class RabbitMQ:
         self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({{absolute, {1 if on else 4 << 30}}})")
         state = "[]" if not on else "memory"
         wait_until(lambda: state in self.evaluate("rabbit_alarm:get_alarms()"), f"the alarm is {on}")
+
+    def listen_with_tls(self, certificate: tuple[Path, Path], clients: Path | None = None) -> str:
+        """Take encrypted connections too; returns where. ``clients`` is what signs the certificates of clients."""
+        port = free_port()
+        options = f'{{certfile, "{certificate[0]}"}}, {{keyfile, "{certificate[1]}"}}'
+        if clients is not None:
+            options += f', {{cacertfile, "{clients}"}}, {{verify, verify_peer}}, {{fail_if_no_peer_cert, true}}'
+        self.evaluate(
+            "{ok, _} = application:ensure_all_started(ssl), "
+            f'rabbit_networking:start_ssl_listener({{"127.0.0.1", {port}, inet}}, [{options}], 1)'
+        )
+        return f"127.0.0.1:{port}"
+
+    def connections(self) -> int:
+        """How many connections it has."""
+        return int(self.evaluate("length(rabbit_networking:connections())"))
 
     def channel(self) -> Any:
         """A blocking channel of pika, whose connection the caller closes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kinmqtt_bridge_rabbitmq.blocked import BlockedLink
 from kinmqtt_bridge_rabbitmq.pika_log import PikaLog
 from kinmqtt_bridge_rabbitmq.settings import BridgeRabbitMQSettings
 from kinmqtt_bridge_rabbitmq.sink import RabbitMQSink
@@ -20,6 +21,8 @@ class BridgeRabbitMQ:
     def __init__(self) -> None:
         self._settings = BridgeRabbitMQSettings()
         self._pika: PikaLog | None = None
+        self._blocked: dict[str, BlockedLink] = {}
+        """By the name of a sink."""
 
     @hookimpl
     def requirements(self) -> Requirements:
@@ -41,7 +44,8 @@ class BridgeRabbitMQ:
         for name, connection in settings.connections.items():
             if connection.sends_the_password:
                 context.log.warn(
-                    "connection {name} to RabbitMQ sends its password without encryption: set tls = true", name=name
+                    "connection {name} to RabbitMQ sends its password without encryption: set tls",
+                    name=name,
                 )
 
     @hookimpl
@@ -49,7 +53,7 @@ class BridgeRabbitMQ:
         """The sinks of the settings."""
         return {
             name: SinkPlan(
-                RabbitMQSink(name, self._settings.connections[each.connection], each),
+                RabbitMQSink(name, self._settings.connections[each.connection], each, self._blocked_link(name)),
                 each.filters,
                 each.outbox,
                 each.sending,
@@ -67,7 +71,7 @@ class BridgeRabbitMQ:
                 each,
                 context.log,
                 context.clock,
-                context.metrics.counter("source.rejected", "messages", {"source": name}),
+                context.metrics.counter("source.skipped", "messages", {"source": name}),
                 context.metrics.counter("source.redelivered", "messages", {"source": name}),
             )
             for name, each in self._settings.sources.items()
@@ -88,9 +92,14 @@ class BridgeRabbitMQ:
 
     @hookimpl
     def stop(self) -> None:
-        """Give pika's log back."""
+        """Give pika's log back, and cut what is blocked."""
+        for each in self._blocked.values():
+            each.end()
         if self._pika is not None:
             self._pika.end()
+
+    def _blocked_link(self, name: str) -> BlockedLink:
+        return self._blocked.setdefault(name, BlockedLink())
 
 
 def _check(settings: BridgeRabbitMQSettings) -> None:

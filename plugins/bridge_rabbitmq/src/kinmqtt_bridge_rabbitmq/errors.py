@@ -16,13 +16,13 @@ PRECONDITION_FAILED: Final = 406
 NOT_ALLOWED: Final = 530
 
 _WAYS_OUT: Final[Mapping[int, str]] = {
-    ACCESS_REFUSED: "check user and password_file, and the user's permissions in the virtual host",
+    ACCESS_REFUSED: "check username and password_file, and the user's permissions in the virtual host",
     NOT_ALLOWED: "check virtual_host, and whether the user may use it",
 }
 """What only an operator can change, by reply code, and how."""
 
 _REFUSALS: Final[Mapping[int, str]] = {
-    ACCESS_REFUSED: "it does not accept user and password",
+    ACCESS_REFUSED: "it does not accept username and password",
     NOT_ALLOWED: "the virtual host is missing, or not for this user",
 }
 
@@ -45,8 +45,17 @@ def meaning(error: BaseException) -> SinkRefused | ServiceUnavailable:
             return ServiceUnavailable("the connection was lost while RabbitMQ checked the user")
         if isinstance(each, ssl.SSLCertVerificationError):
             return SinkRefused(
-                f"the server's certificate can't be verified: {line_of(each)}: check servers and ca_file"
+                f"the server's certificate can't be verified: {line_of(each)}: check servers, and ca_file of tls"
             )
+        if isinstance(each, ssl.SSLError | amqp.AMQPConnectionError) and "_ALERT_" in str(each):
+            # With TLS 1.3 only what is read later says it, and pika gives that as a text.
+            return SinkRefused(
+                f"RabbitMQ refuses to speak TLS: {line_of(each)}: check certificate_file and key_file of tls"
+            )
+        if isinstance(each, ssl.SSLError):
+            return ServiceUnavailable(f"no TLS there: {line_of(each)}: check the port of servers, and tls")
+        if isinstance(each, amqp.IncompatibleProtocolError):
+            return ServiceUnavailable(f"no AMQP 0-9-1 there: {line_of(each)}: check the port of servers, and tls")
     causes = list(_causes(error))
     if any(isinstance(each, TimeoutError) for each in causes):
         return ServiceUnavailable("RabbitMQ has not answered in time")

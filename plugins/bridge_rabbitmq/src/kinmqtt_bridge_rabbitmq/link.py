@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
-from pika.adapters.utils.connection_workflow import AMQPConnectorWrongState
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
-from kinmqtt_bridge_rabbitmq.errors import line_of, meaning
-from kinmqtt_bridge_rabbitmq.settings import GUEST, ConnectionSettings, address
-from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
-from kinmqtt_spi.settings import read_file
+from kinmqtt_bridge_rabbitmq.errors import meaning
+from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 
 T = TypeVar("T")
-
-MAX_PASSWORD_BYTES: Final = 4096
 
 CLOSE_LIMIT_S: Final = 1.0
 """How long the end of a connection waits for RabbitMQ; after that the connection is cut."""
@@ -30,32 +22,24 @@ FRAME_OVERHEAD: Final = 64
 """More bytes than a frame with properties has besides them."""
 
 
-class _Connection(AsyncioConnection):  # type: ignore[misc]  # pika's classes have no types
+class Connection(AsyncioConnection):  # type: ignore[misc]  # pika's classes have no types
     """Writes many frames at once: pika would make three system calls for each message."""
 
-    _held: list[bytes] | None = None
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames; none of a connection that is closed."""
+        if frames and not self.is_closed:
+            self._adapter_emit_data(b"".join(frames))
 
-    def hold(self) -> None:
-        """Hold what is sent back."""
-        self._held = []
-
-    def release(self) -> None:
-        """Send what was held back."""
-        held, self._held = self._held, None
-        if held and not self.is_closed:
-            super()._adapter_emit_data(b"".join(held))
-
-    def _adapter_emit_data(self, data: bytes) -> None:
-        if self._held is None:
-            super()._adapter_emit_data(data)
-        else:
-            self._held.append(data)
+    def cut(self) -> None:
+        """End it at once, also while it is being opened."""
+        if not self.is_closed:
+            self._terminate_stream(ServiceUnavailable("the connection was given up"))
 
 
 class Link:
     """A connection and its channel: where one of them ends, both do."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -72,21 +56,21 @@ class Link:
     @property
     def max_header_bytes(self) -> int:
         """The most bytes that the properties of a message may have: AMQP sends them in one frame."""
-        return int(self._connection.params.frame_max) - FRAME_OVERHEAD
+        return self.frame_max - FRAME_OVERHEAD
+
+    @property
+    def frame_max(self) -> int:
+        """The most bytes of a frame."""
+        return int(self._connection.params.frame_max)
 
     @property
     def is_blocked(self) -> bool:
         """Whether RabbitMQ takes no messages on this connection, which is open."""
         return self.blocked is not None and self.lost is None
 
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Write everything that is sent meanwhile at once."""
-        self._connection.hold()
-        try:
-            yield
-        finally:
-            self._connection.release()
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames at once."""
+        self._connection.write(frames)
 
     def watch(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when the connection is lost or blocked."""
@@ -141,8 +125,7 @@ class Link:
 
     def abort(self) -> None:
         """Cut the connection."""
-        if not self._connection.is_closed:
-            self._connection._terminate_stream(ServiceUnavailable("the connection was given up"))
+        self._connection.cut()
 
     def _future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -190,92 +173,6 @@ class Link:
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
-
-
-async def connect(settings: ConnectionSettings) -> Link:
-    """Return a link to the first server that takes it; raises ``SinkRefused`` and ``ServiceUnavailable``."""
-    problems: list[str] = []
-    for parameters in _parameters(settings):
-        try:
-            async with asyncio.timeout(settings.timeout_s):
-                link = Link(await _opened(parameters))
-                try:
-                    await link.open_channel()
-                except BaseException:
-                    link.abort()
-                    raise
-        except Exception as error:
-            found = meaning(error)
-            if isinstance(found, SinkRefused):
-                raise found from error
-            problems.append(f"{parameters.host}:{parameters.port}: {found}")
-        else:
-            return link
-    raise ServiceUnavailable("; ".join(problems))
-
-
-async def _opened(parameters: pika.ConnectionParameters) -> _Connection:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_Connection | BaseException] = loop.create_future()
-    given_up = False
-
-    def opened(found: _Connection | BaseException) -> None:
-        if not given_up:
-            _settle(done, found)
-        elif isinstance(found, _Connection):
-            found.close()
-
-    attempt = _Connection.create_connection([parameters], opened, custom_ioloop=loop)
-    try:
-        found = await done
-    except BaseException:
-        given_up = True
-        with suppress(AMQPConnectorWrongState):  # It has ended just now.
-            attempt.abort()
-        raise
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
-def _parameters(settings: ConnectionSettings) -> Iterator[pika.ConnectionParameters]:
-    """Yield what connections to the servers are made with; raises ``SinkRefused`` if a file can't be used."""
-    try:
-        context = _ssl_context(settings) if settings.tls else None
-        credentials = pika.PlainCredentials(settings.user, _password(settings))
-    except (SettingsError, OSError, ValueError) as error:
-        raise SinkRefused(f"the files of the connection can't be used: {line_of(error)}") from error
-    for host, port in map(address, settings.servers):
-        yield pika.ConnectionParameters(
-            host,
-            port,
-            settings.virtual_host,
-            credentials,
-            heartbeat=settings.heartbeat_s,
-            ssl_options=None if context is None else pika.SSLOptions(context, host),
-            client_properties={"connection_name": "kinmqtt"},
-            socket_timeout=settings.timeout_s,
-            stack_timeout=settings.timeout_s,
-            connection_attempts=1,
-        )
-
-
-def _password(settings: ConnectionSettings) -> str:
-    if settings.password_file is None:
-        return GUEST
-    password = read_file(settings.password_file, max_bytes=MAX_PASSWORD_BYTES).decode().rstrip("\r\n")
-    if not password:
-        raise ValueError(f"{settings.password_file} is empty")
-    return password
-
-
-def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if settings.ca_file is None else str(settings.ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = settings.verify_hostname
-    if settings.certificate_file is not None and settings.key_file is not None:
-        context.load_cert_chain(settings.certificate_file, settings.key_file)
-    return context
 
 
 async def consume(link: Link, queues: Sequence[str], arrived: Callable[..., None], ended: Callable[[], None]) -> None:

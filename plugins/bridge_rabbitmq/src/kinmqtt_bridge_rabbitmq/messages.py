@@ -7,8 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from pika.spec import BasicProperties
 
+from kinmqtt_bridge_rabbitmq.frames import (
+    MAX_CACHED,
+    EncodedProperties,
+    properties_before_identity,
+    with_identity,
+)
 from kinmqtt_bridge_rabbitmq.settings import PublishSettings, SinkSettings, is_reserved
-from kinmqtt_bridge_rabbitmq.templates import Incoming, is_short, mqtt_topic, routing_key, text_of
+from kinmqtt_bridge_rabbitmq.templates import MAX_SHORT_BYTES, Incoming, is_short, mqtt_topic, routing_key, text_of
 from kinmqtt_spi.properties import Properties, PropertyValues
 from kinmqtt_spi.services.bridge import Poison
 from kinmqtt_spi.templates import of_message
@@ -33,7 +39,7 @@ class Outgoing(NamedTuple):
     """A message as RabbitMQ gets it."""
 
     routing_key: str
-    properties: BasicProperties
+    properties: BasicProperties | EncodedProperties
     identity: str
     """The broker's id of the message."""
 
@@ -48,6 +54,8 @@ class MessageMaker:
         self._fixed_key = settings.routing_key if key.is_constant else None
         self._max_bytes = settings.max_message_bytes
         self._mode = 2 if settings.persistent else 1
+        self._before_identity: dict[tuple[str, int, bool], bytes] = {}
+        """Encoded properties, by topic, QoS and retain flag of messages that have no others."""
         self._templates = [(name, of_message(text).fill_in_present) for name, text in settings.headers.items()]
 
     def make(self, message: Message, max_header_bytes: int) -> Outgoing | Poison:
@@ -58,9 +66,14 @@ class MessageMaker:
             )
         key = self._key.fill_in(message) if self._fixed_key is None else self._fixed_key
         if key is None:
-            return Poison(f"a part of the routing key {self._key.text!r} is missing in the message")
+            return Poison(f"a part of the routing key {self._key.text!r} is missing in the message, or has a slash")
         node, counter = message.id
         identity = f"{node:016x}-{counter}"
+        if not message.properties and not self._templates:
+            # Nothing but the id and the time is new.
+            before = self._before_identity.get((message.topic, message.qos, message.retain))
+            if before is not None and key.isascii() and len(key) <= MAX_SHORT_BYTES:
+                return Outgoing(key, with_identity(before, identity, int(message.received_at)), identity)
         headers: dict[str, Any] = {TOPIC: message.topic, QOS: message.qos, RETAIN: message.retain}
         properties = BasicProperties(
             headers=headers, delivery_mode=self._mode, message_id=identity, timestamp=int(message.received_at)
@@ -81,6 +94,11 @@ class MessageMaker:
                 return Poison(f"its properties have more than {max_header_bytes} bytes, RabbitMQ's frame_max")
         except UnicodeEncodeError:
             return Poison("a text of it is not UTF-8")
+        if not message.properties and not self._templates and len(message.topic) <= SHORT_TOPIC:
+            if len(self._before_identity) >= MAX_CACHED:
+                self._before_identity.clear()
+            known = BasicProperties(headers=headers, delivery_mode=self._mode)
+            self._before_identity[message.topic, message.qos, message.retain] = properties_before_identity(known)
         return Outgoing(key, properties, identity)
 
 

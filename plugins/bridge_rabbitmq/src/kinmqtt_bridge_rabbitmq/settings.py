@@ -78,6 +78,29 @@ def _check_binding_keys(keys: Sequence[str]) -> None:
         _check_name(each)
 
 
+def _check_files(settings: object, *names: str) -> None:
+    for name in names:
+        path = getattr(settings, name)
+        problem = None if path is None else problem_with_file(path)
+        if problem is not None:
+            raise ValueError(f"{name}: {problem}")
+
+
+@frozen(slots=True)
+class TlsSettings:
+    """How a connection is encrypted, and who the broker is there."""
+
+    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
+    certificate_file: Path | None = setting(None, help="the client certificate")
+    key_file: Path | None = setting(None, help="its private key")
+    verify_hostname: bool = setting(True, help="require that the certificate names the server")
+
+    def __attrs_post_init__(self) -> None:
+        _check_files(self, "ca_file", "certificate_file", "key_file")
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file need each other")
+
+
 @frozen(slots=True)
 class ConnectionSettings:
     """A RabbitMQ server or cluster."""
@@ -86,13 +109,9 @@ class ConnectionSettings:
         help="its nodes, as `host:port`, tried in turn", validator=checked(_check_servers)
     )
     virtual_host: str = setting("/", help="the virtual host", validator=checked(_check_name))
-    user: str = setting(GUEST, help="the user; guest is taken only on RabbitMQ's own machine")
+    username: str = setting(GUEST, help="the user; guest is taken only on RabbitMQ's own machine")
     password_file: Path | None = setting(None, help="a file with the user's password; read at each connection")
-    tls: bool = setting(False, help="whether connections are encrypted")
-    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
-    certificate_file: Path | None = setting(None, help="the client certificate")
-    key_file: Path | None = setting(None, help="its private key")
-    verify_hostname: bool = setting(True, help="require that the certificate names the server")
+    tls: TlsSettings | None = setting(None, help="encryption")
     heartbeat_s: int = setting(
         30, help="how often both sides show that they are there; after two of them the other counts as away",
         unit="s", minimum=1, maximum=3600,
@@ -108,20 +127,12 @@ class ConnectionSettings:
     @property
     def sends_the_password(self) -> bool:
         """Whether a password of the settings goes over the network as it is."""
-        return not self.tls and self.password_file is not None
+        return self.tls is None and self.password_file is not None
 
     def __attrs_post_init__(self) -> None:
-        for name in ("password_file", "ca_file", "certificate_file", "key_file"):
-            path = getattr(self, name)
-            problem = None if path is None else problem_with_file(path)
-            if problem is not None:
-                raise ValueError(f"{name}: {problem}")
-        if self.user != GUEST and self.password_file is None:
-            raise ValueError("user needs password_file")
-        if not self.tls and (self.ca_file or self.certificate_file or self.key_file):
-            raise ValueError("files for TLS need tls = true")
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file need each other")
+        _check_files(self, "password_file")
+        if self.username != GUEST and self.password_file is None:
+            raise ValueError("username needs password_file")
 
 
 @frozen(slots=True)
@@ -166,6 +177,11 @@ class SinkSettings(_OfAConnection):
     def __attrs_post_init__(self) -> None:
         if self.queues and not self.declare:
             raise ValueError("queues are only for declare = true: the exchange decides where messages go")
+        if not self.exchange and not (self.routing_key and routing_key(self.routing_key).is_constant):
+            raise ValueError(
+                f"without exchange the routing key names a queue, and {self.routing_key!r} would let publishers "
+                "choose any queue of the virtual host: name an exchange, or one queue as routing_key"
+            )
 
 
 @frozen(slots=True)

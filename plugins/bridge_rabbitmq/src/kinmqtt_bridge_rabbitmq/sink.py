@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.spec import FRAME_MIN_SIZE
 
+from kinmqtt_bridge_rabbitmq.blocked import BlockedLink
 from kinmqtt_bridge_rabbitmq.confirms import Batch, Confirms
+from kinmqtt_bridge_rabbitmq.connecting import connect
 from kinmqtt_bridge_rabbitmq.declaring import declare, missing, require_exchange
 from kinmqtt_bridge_rabbitmq.errors import PRECONDITION_FAILED, meaning, reply_code
-from kinmqtt_bridge_rabbitmq.link import Link, connect
+from kinmqtt_bridge_rabbitmq.frames import Framer
+from kinmqtt_bridge_rabbitmq.link import Link
 from kinmqtt_bridge_rabbitmq.messages import MessageMaker
 from kinmqtt_bridge_rabbitmq.settings import ConnectionSettings, SinkSettings
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -21,32 +25,31 @@ from kinmqtt_spi.services.bridge import Answer, Item, Poison, Sink
 AT_A_TIME: Final = 64
 """Messages that are published before others have their turn: some milliseconds."""
 
-BLOCKED_LIMIT_S: Final = 120.0
-"""How long a blocked connection stays open after the last attempt to use it."""
-
 _TOO_LARGE: Final = re.compile(r"larger than (?:configured )?max size '?(\d+)")
 
 
 class RabbitMQSink(Sink):
     """Sends messages to one exchange."""
 
-    def __init__(self, name: str, connection: ConnectionSettings, settings: SinkSettings) -> None:
+    def __init__(
+        self, name: str, connection: ConnectionSettings, settings: SinkSettings, blocked: BlockedLink
+    ) -> None:
+        """``blocked`` is shared by the sinks that have the name one after another."""
         self.name = name
         self._connection = connection
         self._settings = settings
         self._make = MessageMaker(settings).make
         self._link: Link | None = None
         self._confirms = Confirms()
-        self._blocked: Link | None = None
-        """A connection that RabbitMQ does not read from. A new one would send again what waits in this one."""
-        self._given_up: asyncio.TimerHandle | None = None
+        self._framer = Framer(0, FRAME_MIN_SIZE, settings.exchange)
+        self._blocked = blocked
         self._largest: int | None = None
         """The longest payload that RabbitMQ allows, once it has refused one."""
 
     async def open(self) -> None:
         """Connect; raises ``SinkRefused`` and ``ServiceUnavailable``."""
         await self.close()
-        await self._leave_blocked()
+        await self._blocked.leave(self._connection)
         try:
             self._link = await self._open()
         except Exception as error:
@@ -78,8 +81,7 @@ class RabbitMQSink(Sink):
         if link is None:
             return
         if link.is_blocked:
-            self._blocked = link
-            self._keep_blocked()
+            self._blocked.keep(link, self._connection)
         else:
             await link.close()
 
@@ -95,14 +97,15 @@ class RabbitMQSink(Sink):
                 link.channel.add_on_return_callback(confirms.returned)
                 await link.call(link.channel.confirm_delivery, confirms.answered)
             link.watch(confirms.end)
+            self._framer = Framer(link.channel.channel_number, link.frame_max, settings.exchange)
         except BaseException:
             link.abort()
             raise
         return link
 
     async def _publish(self, link: Link, confirms: Confirms, items: Sequence[Item], batch: Batch) -> None:
-        make, longest, exchange = self._make, link.max_header_bytes, self._settings.exchange
-        publish, published, largest = link.channel.basic_publish, confirms.published, self._largest
+        make, longest, largest = self._make, link.max_header_bytes, self._largest
+        add_to, published = self._framer.add_to, confirms.published
         for start in range(0, len(items), AT_A_TIME):
             if start:
                 await asyncio.sleep(0)
@@ -110,7 +113,8 @@ class RabbitMQSink(Sink):
                 batch.left += 1  # Not everything is published.
                 batch.end()
                 return
-            with link.at_once():
+            frames: list[bytes] = []
+            try:
                 for number, (message, _, _) in enumerate(items[start : start + AT_A_TIME], start):
                     made = make(message, longest)
                     if largest is not None and len(message.payload) > largest:
@@ -119,8 +123,10 @@ class RabbitMQSink(Sink):
                         batch.answers[number] = made
                         continue
                     key, properties, identity = made
-                    publish(exchange, key, message.payload, properties, True)
+                    add_to(frames, key, properties, message.payload)
                     published(batch, number, identity, key)
+            finally:  # RabbitMQ counts what it gets, and Confirms what was published: also if one of them raises.
+                link.write(frames)
 
     def _why(self, link: Link) -> Exception:
         """Return why a batch has failed."""
@@ -131,28 +137,3 @@ class RabbitMQSink(Sink):
                 self._largest = int(too_large[1])
             return meaning(missing(lost))
         return link.error()
-
-    async def _leave_blocked(self) -> None:
-        """Close the connection that was blocked; raises ``ServiceUnavailable`` while it still is."""
-        blocked = self._blocked
-        if blocked is None:
-            return
-        if blocked.is_blocked:
-            self._keep_blocked()
-            raise blocked.error()
-        self._blocked = None
-        self._forget_timer()
-        await blocked.close()
-
-    def _keep_blocked(self) -> None:
-        self._forget_timer()
-        self._given_up = asyncio.get_running_loop().call_later(BLOCKED_LIMIT_S, self._give_up)
-
-    def _give_up(self) -> None:
-        if self._blocked is not None:
-            self._blocked.abort()
-
-    def _forget_timer(self) -> None:
-        if self._given_up is not None:
-            self._given_up.cancel()
-            self._given_up = None

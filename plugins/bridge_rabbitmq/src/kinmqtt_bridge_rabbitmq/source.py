@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from kinmqtt_bridge_rabbitmq.connecting import connect
 from kinmqtt_bridge_rabbitmq.declaring import declare, missing
 from kinmqtt_bridge_rabbitmq.errors import meaning
-from kinmqtt_bridge_rabbitmq.link import Link, connect, consume
+from kinmqtt_bridge_rabbitmq.link import Link, consume
 from kinmqtt_bridge_rabbitmq.messages import Delivery, Incomer
 from kinmqtt_bridge_rabbitmq.settings import ConnectionSettings, SourceSettings
 from kinmqtt_spi.bridging.pauses import Pauses
@@ -31,7 +32,7 @@ LINE_EVERY_S: Final = 60.0
 """The least time between two log lines of one kind."""
 
 REFUSED: Final = "refused"
-REJECTED: Final = "rejected"
+SKIPPED: Final = "skipped"
 
 
 class RabbitMQSource(Source):
@@ -44,16 +45,16 @@ class RabbitMQSource(Source):
         settings: SourceSettings,
         log: Log,
         clock: Clock,
-        rejected: Counter,
+        skipped: Counter,
         redelivered: Counter,
     ) -> None:
-        """``rejected`` counts messages that can't become a PUBLISH, ``redelivered`` those that come once more."""
+        """``skipped`` counts messages that can't become a PUBLISH, ``redelivered`` those that come once more."""
         self.name = name
         self._connection = connection
         self._settings = settings
         self._log = log
-        self._paces = {kind: Pace(clock, LINE_EVERY_S) for kind in (REFUSED, REJECTED)}
-        self._rejected = rejected
+        self._paces = {kind: Pace(clock, LINE_EVERY_S) for kind in (REFUSED, SKIPPED)}
+        self._skipped = skipped
         self._redelivered = redelivered
         self._incomer = Incomer(settings.publish)
 
@@ -136,12 +137,17 @@ class RabbitMQSource(Source):
                 pause_s = pauses.next_s()
                 self._warn(REFUSED, f"the broker refuses messages, it pauses: {error}")
                 await link.rest(pause_s)
+                if isinstance(error, PublishRefused) and len(messages) > 1:
+                    # Together they may be more than an outbox holds, and some would come again each time.
+                    for message in messages:
+                        await self._published(link, publish, [message])
+                    return
 
     def _reject(self, link: Link, delivery: Delivery, why: str) -> None:
-        self._rejected.value += 1
+        self._skipped.value += 1
         if link.lost is None:
             link.channel.basic_reject(delivery.tag, requeue=False)
-        self._warn(REJECTED, f"a message of queue {delivery.queue!r} was rejected: {why}")
+        self._warn(SKIPPED, f"a message of queue {delivery.queue!r} was rejected: {why}")
 
     def _warn(self, kind: str, text: str) -> None:
         """Log a line, at most one of a kind a minute."""

@@ -17,15 +17,34 @@ def is_short(text: str) -> bool:
     return len(text) <= MAX_SHORT_BYTES and len(text.encode("utf-8", "surrogatepass")) <= MAX_SHORT_BYTES
 
 
-def _with_dots(message: Message) -> str:
-    return message.topic.replace("/", ".")
+_SWAPPED: Final = str.maketrans("/.", "./")
+
+
+def swapped(text: str) -> str:
+    """Return a topic as a routing key, or a routing key as a topic: slashes and dots change places.
+
+    Topic exchanges divide keys at dots, as MQTT divides topics at slashes. A dot within a level must not become a
+    division: two topics would have one key, and a publisher could choose other bindings than its topics allow.
+    """
+    return text.translate(_SWAPPED) if "." in text else text.replace("/", ".")
+
+
+def _as_word(text: str | None) -> str | None:
+    """Return a level or a name as one word of a routing key; ``None`` for a name with a slash."""
+    return None if text is None or "/" in text else text.replace(".", "/")
 
 
 def routing_key(text: str) -> Template[Message]:
-    """Return the template of a routing key, where ``${topic}`` has a dot for each slash; raises ``ValueError``."""
+    """Return the template of a routing key, where ``${topic}`` has a dot for each slash; raises ``ValueError``.
+
+    A level or a name is one word there.
+    """
 
     def find(name: str) -> Part[Message] | None:
-        return _with_dots if name == "topic" else part_of_message(name)
+        if name == "topic":
+            return lambda message: swapped(message.topic)
+        part = part_of_message(name)
+        return None if part is None else lambda message: _as_word(part(message))
 
     template = Template(text, find, MESSAGE_NAMES)
     if template.is_constant and not is_short(text):
@@ -66,7 +85,7 @@ def text_of(value: Any) -> str | None:
 
 _OF_A_DELIVERY: Final[Mapping[str, Part[Incoming]]] = {
     "routing_key": lambda delivery: delivery.routing_key or None,
-    "topic": lambda delivery: delivery.routing_key.replace(".", "/") or None,
+    "topic": lambda delivery: swapped(delivery.routing_key) or None,
     "queue": lambda delivery: delivery.queue,
     "exchange": lambda delivery: delivery.exchange or None,
 }

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from kinmqtt_bridge_rabbitmq.blocked import BlockedLink
 from kinmqtt_bridge_rabbitmq.settings import (
     ConnectionSettings,
     PublishSettings,
@@ -19,7 +20,7 @@ from kinmqtt_bridge_rabbitmq.sink import RabbitMQSink
 from kinmqtt_bridge_rabbitmq.source import RabbitMQSource
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
-from kinmqtt_spi.services.bridge import Item
+from kinmqtt_spi.services.bridge import Item, Sink
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message, MessageId, Publisher
 from spi_harness.source_runs import Published
@@ -42,7 +43,7 @@ def message(topic: str = "sensors/a", payload: bytes = b"1", client: str = "ada"
 
 def item(topic: str = "sensors/a", payload: bytes = b"1", client: str = "ada", **more: Any) -> Item:
     """An item whose key is the client's id."""
-    return Item(message(topic, payload, client, **more), client.encode(), 1)
+    return Item(message(topic, payload, client, **more), client.encode("utf-8", "surrogatepass"), 1)
 
 
 def connection(address: str, **more: Any) -> ConnectionSettings:
@@ -54,12 +55,14 @@ def user(address: str, folder: Path, name: str, password: str, **more: Any) -> C
     """A connection of a user with a password."""
     file = folder / f"{name}.password"
     file.write_text(f"{password}\n")
-    return connection(address, user=name, password_file=file, **more)
+    return connection(address, username=name, password_file=file, **more)
 
 
 def sink(connection: ConnectionSettings, **settings: Any) -> RabbitMQSink:
-    """A sink that is not open yet."""
-    return RabbitMQSink("out", connection, SinkSettings(connection="main", **settings))
+    """A sink that is not open yet; without an exchange its routing key is ``nowhere``."""
+    if "exchange" not in settings:
+        settings = {"routing_key": "nowhere", **settings}
+    return RabbitMQSink("out", connection, SinkSettings(connection="main", **settings), BlockedLink())
 
 
 @asynccontextmanager
@@ -79,13 +82,13 @@ class Made:
     def __init__(self) -> None:
         self.log = RecordingLog()
         self.clock = TurnableClock()
-        self.rejected = Counter("source.rejected", "messages")
+        self.skipped = Counter("source.skipped", "messages")
         self.redelivered = Counter("source.redelivered", "messages")
 
     def source(self, connection: ConnectionSettings, *queues: str, to: str = "in/a", **more: Any) -> RabbitMQSource:
         """A source."""
         settings = SourceSettings(connection="main", queues=queues, publish=PublishSettings(topic=to), **more)
-        return RabbitMQSource("in", connection, settings, self.log, self.clock, self.rejected, self.redelivered)
+        return RabbitMQSource("in", connection, settings, self.log, self.clock, self.skipped, self.redelivered)
 
 
 async def forever(source: RabbitMQSource, publish: Published) -> None:
@@ -97,12 +100,17 @@ async def forever(source: RabbitMQSource, publish: Published) -> None:
             await asyncio.sleep(0.05)
 
 
-async def send_at_last(sink: RabbitMQSink, items: Sequence[Item]) -> None:
+async def resolved(answer: Any) -> Any:
+    """What a call of a sink answers."""
+    return await answer
+
+
+async def send_at_last(sink: Sink, items: Sequence[Item]) -> None:
     """Send items, again and again until the sink has taken all, as the broker does."""
     while True:
         try:
-            await sink.open()
-            if await sink.send(items) is None:
+            await resolved(sink.open())
+            if await resolved(sink.send(items)) is None:
                 return
         except ServiceUnavailable:
             await asyncio.sleep(0.05)
