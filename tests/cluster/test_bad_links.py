@@ -12,14 +12,14 @@ from root_harness.cluster_run import ClusterRun, go_through
 
 def test_slow_links_delay_and_lose_nothing(tmp_path: Path, redis: Redis) -> None:
     """With delay and loss sessions move, SUBACK waits until all brokers route, and nobody is given up."""
-    run = ClusterRun(tmp_path, redis.at, seed=12, has_proxies=True, stay_s=1.0)
+    run = ClusterRun(tmp_path, redis.at, seed=12, has_proxies=True, stay_s=2.0)
 
     async def faults() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(bad_weather(run, ["delay 0.1", "loss 0.05"], 8.0))
             await asyncio.sleep(1.0)
             await run.know_fresh_routes()
-            await run.until(run.progress(20))
+            await run.until(run.progress(10))
             await run.until(lambda: len(run.notes.overlaps) > 3)
 
     asyncio.run(go_through(run, faults))
