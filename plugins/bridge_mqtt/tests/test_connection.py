@@ -17,7 +17,7 @@ from bridge_mqtt_harness.mosquitto import PLAIN, Mosquitto, mosquitto, with_user
 from bridge_mqtt_harness.observer import Observer, observed
 from kinmqtt_bridge_mqtt.connection import _context
 from kinmqtt_bridge_mqtt.settings import TlsSettings
-from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
+from kinmqtt_spi.errors import PublishRefused, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Item, Poison
 from kinmqtt_spi.values import Message
@@ -261,11 +261,15 @@ class Published:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.refuses_above = 1000
+        """The most messages of a batch that it takes."""
         self.flows = asyncio.Event()
         self.flows.set()
 
     async def __call__(self, messages: Sequence[Message]) -> None:
         await self.flows.wait()
+        if len(messages) > self.refuses_above:
+            raise PublishRefused("an outbox is full")
         self.messages += messages
 
 
@@ -331,6 +335,24 @@ def test_what_waits_is_bounded_while_answers_are_read(far: Mosquitto) -> None:
     assert made.skipped.value == 20
     assert "20 messages of QoS 0 came faster than they are published" in made.warnings[0]
     run(with_source(made, again))
+
+
+def test_more_than_an_outbox_here_holds_gets_in(far: Mosquitto) -> None:
+    """Bit by bit, instead of coming again from the far broker for ever."""
+    made = Made(far.address, "bit/# in 1")
+
+    async def test(published: Published, task: asyncio.Task[None]) -> None:
+        published.flows.clear()
+        with far_client(far.port, "pub") as client:
+            for number in range(5):
+                client.publish("bit/a", b"%d" % number)
+            published.refuses_above = 2
+            published.flows.set()
+            await until(lambda: len(published.messages) >= 5)
+        assert not task.done()
+        assert {each.payload for each in published.messages} == {b"0", b"1", b"2", b"3", b"4"}
+
+    run(with_source(made, test))
 
 
 def test_the_keep_alive_holds_while_nothing_can_be_published(far: Mosquitto) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -15,6 +14,7 @@ from kinmqtt_bridge_kafka.reading import Offsets, Reader, Records
 from kinmqtt_bridge_kafka.records import Incomer
 from kinmqtt_bridge_kafka.settings import ConnectionSettings, SourceSettings
 from kinmqtt_kafka_kit import Endings, Gate, options, why
+from kinmqtt_spi.bridging.singly import publish_all
 from kinmqtt_spi.errors import SinkRefused
 from kinmqtt_spi.services.bridge import Publish, Source
 from kinmqtt_spi.services.metric import Counter
@@ -95,22 +95,11 @@ class KafkaSource(Source):
                 if (message := self._message(record)) is not None
             ]
             if messages:
-                await self._published(publish, messages)
+                await publish_all(publish, messages, self._skip_message)
             reader.published(offsets)
             await self._commit(consumer, found, offsets)
         finally:
             gate.leave()
-
-    async def _published(self, publish: Publish, messages: Sequence[Message]) -> None:
-        try:
-            await publish(messages)
-        except ValueError:
-            # One of them is more than the broker's limits allow, and publish does not say which.
-            for message in messages:
-                try:
-                    await publish([message])
-                except ValueError as error:
-                    self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
     async def _commit(self, consumer: AIOKafkaConsumer, found: Records, offsets: Offsets) -> None:
         try:
@@ -130,6 +119,9 @@ class KafkaSource(Source):
 
     def _unreadable(self, place: TopicPartition, offset: int) -> None:
         self._skip(f"{place.topic} {place.partition} at offset {offset}: a header's name is not UTF-8")
+
+    def _skip_message(self, message: Message, error: ValueError) -> None:
+        self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
     def _skip(self, text: str) -> None:
         self._skipped.value += 1

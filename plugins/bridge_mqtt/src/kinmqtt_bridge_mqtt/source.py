@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from paho.mqtt.client import MQTTMessage
@@ -11,6 +11,7 @@ from paho.mqtt.client import MQTTMessage
 from kinmqtt_bridge_mqtt.connection import Connection
 from kinmqtt_bridge_mqtt.link import Link
 from kinmqtt_bridge_mqtt.properties import Incoming
+from kinmqtt_spi.bridging.singly import publish_all
 from kinmqtt_spi.services.bridge import CLIENT_ID_PREFIX, Publish, Source
 from kinmqtt_spi.services.metric import Counter
 from kinmqtt_spi.values import Message, Publisher
@@ -62,24 +63,13 @@ class MqttSource(Source):
             found = await link.take(BATCH)
             messages = [message for each in found if (message := self._message(each)) is not None]
             if messages:
-                await self._publish(publish, messages)
+                await publish_all(publish, messages, self._skip_message)
             link.acknowledge(len(found))
             if dropped := link.take_dropped():
                 self._skipped.value += dropped
                 self._warn(
                     f"source {self.connection.name}: {dropped} messages of QoS 0 came faster than they are published"
                 )
-
-    async def _publish(self, publish: Publish, messages: Sequence[Message]) -> None:
-        try:
-            await publish(messages)
-        except ValueError:
-            # One of them is more than the broker's limits allow, and publish does not say which.
-            for message in messages:
-                try:
-                    await publish([message])
-                except ValueError as error:
-                    self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
     def _message(self, found: MQTTMessage) -> Message | None:
         try:
@@ -96,6 +86,9 @@ class MqttSource(Source):
             self._looped.value += 1
             return None
         return Message(topic, bytes(found.payload), found.qos, found.retain, properties, self._publisher)
+
+    def _skip_message(self, message: Message, error: ValueError) -> None:
+        self._skip(f"the topic {message.topic[:100]!r}: {error}")
 
     def _skip(self, text: str) -> None:
         self._skipped.value += 1
