@@ -13,6 +13,8 @@ from aiokafka import AIOKafkaProducer
 
 from bridge_kafka_harness.making import Made, connection, scram
 from bridge_kafka_harness.publishing import write, write_wrong_header
+from kinmqtt_bridge_kafka.source import DividedAnew, _rest
+from kinmqtt_kafka_kit import Gate
 from kinmqtt_spi.errors import NotCommitted, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.values import Message
 from root_harness.kafka import PASSWORDS, Kafka
@@ -49,6 +51,23 @@ def test_a_record_becomes_a_message(kafka: Kafka) -> None:
         [message] = published.messages
         assert (message.topic, message.payload, message.qos, message.retain) == ("devices/lamp/do", b"on", 1, False)
         assert message.properties.user_property == (("site", "north"),)
+
+    run(test())
+
+
+def test_a_pause_within_a_batch_lets_partitions_be_divided() -> None:
+    """It would hold a rebalance for five seconds, and publish records that are somebody else's by then."""
+
+    async def test() -> None:
+        gate = Gate()
+        assert gate.enter()
+        await _rest(gate, 0.0)  # Nothing has happened: the batch goes on.
+        resting = asyncio.ensure_future(_rest(gate, 0.05))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(gate.on_partitions_revoked(()), 1.0)
+        await gate.on_partitions_assigned(())
+        with pytest.raises(DividedAnew):
+            await resting
 
     run(test())
 

@@ -114,7 +114,7 @@ def test_test_takes_an_event(settings: str, capsys: pytest.CaptureFixture[str]) 
         '{"clientid":"c1"}',
         '  publishes with QoS 0, retained: seen/c1 "yes"',
         "seen is not about '$events/client/disconnected': it selects from $events/client/connected",
-        '{"clientid":"tester","username":null,"by":"client","reason":null,"now":true}',
+        '{"clientid":"tester","username":"u","by":"client","reason":null,"now":true}',
     ]
 
 

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from kinmqtt_rules import Rules, RulesSettings
-from kinmqtt_rules.running import MAX_MADE
 from kinmqtt_spi.errors import NotCommitted, NotConfigured, SettingsError
 from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.services.tap import MAX_NESTED
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED
 from kinmqtt_spi.settings import Document, parse
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
 from kinmqtt_spi.values import Client, Message

@@ -69,6 +69,33 @@ def test_a_source_is_called_again_after_a_refused_publication(error: Exception) 
     assert bench.source.error is None
 
 
+def test_a_source_that_waits_for_room_is_known_to_wait() -> None:
+    """Though it never fails: the broker's health and one line say that it can't publish."""
+
+    class Patient(Source):
+        async def run(self, publish: Publish) -> None:
+            while True:
+                try:
+                    await publish([message()])
+                    break
+                except PublishRefused:
+                    errors.append(bench.source.error)
+            await Pending[None]()
+
+    errors: list[str | None] = []
+    bench = SourceBench(Patient())
+    bench.errors += [PublishRefused("a full outbox refused it")] * 3
+
+    bench.source.start()
+    bench.turn()
+
+    assert errors == ["a full outbox refused it"] * 3
+    [line] = bench.log.texts("warn")
+    assert "source kafka:commands can't publish: a full outbox refused it" in line
+    assert bench.source.error is None
+    assert bench.log.texts("info") == ["source kafka:commands works again"]
+
+
 def test_a_source_that_ends_or_answers_nothing_is_called_again() -> None:
     """It has pauses that double, and a line names it."""
 

@@ -69,6 +69,7 @@ def test_event_log_of_the_only_plugin_is_used() -> None:
         )
     ]
     assert dict(log.appended[1].data) == {
+        "username": None,
         "filter": "a",
         "qos": 1,
         "no_local": False,

@@ -67,6 +67,8 @@ class Client:
                     return await self._send(url, headers, body)
         except TimeoutError:
             raise ServiceUnavailable(f"no answer within {timeout_s:.3g} s") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise SinkRefused(f"its certificate is not trusted: {_text(error)}; see tls") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServiceUnavailable(_text(error)) from error
 

@@ -73,7 +73,7 @@ class BridgeKafka:
                 self._settings.connections[each.connection],
                 each,
                 self._notices,
-                context.metrics.counter("source.skipped", "records", {"source": name}),
+                context.metrics.counter("source.skipped", "messages", {"name": name}),
             )
             for name, each in self._settings.sources.items()
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -25,6 +26,18 @@ FETCH_BYTES: Final = 8 << 20
 
 TOPICS_PAUSE_MS: Final = 30_000
 """How often to look for topics that were created meanwhile, and for new partitions."""
+
+
+class DividedAnew(Exception):
+    """Partitions were divided anew during a pause."""
+
+
+async def _rest(gate: Gate, seconds: float) -> None:
+    """Pause within a batch, which keeps nobody from dividing the partitions anew. Raises :class:`DividedAnew`."""
+    gate.leave()
+    await asyncio.sleep(seconds)
+    if not gate.enter_again():
+        raise DividedAnew
 
 
 class KafkaSource(Source):
@@ -95,9 +108,11 @@ class KafkaSource(Source):
                 if (message := self._message(record)) is not None
             ]
             if messages:
-                await publish_all(publish, messages, self._skip_message)
+                await publish_all(publish, messages, self._skip_message, partial(_rest, gate))
             reader.published(offsets)
             await self._commit(consumer, found, offsets)
+        except DividedAnew:
+            pass  # Who has the partitions now gets these records again.
         finally:
             gate.leave()
 

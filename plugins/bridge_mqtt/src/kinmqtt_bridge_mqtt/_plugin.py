@@ -67,7 +67,7 @@ class BridgeMqtt:
             name: MqttSource(
                 connection,
                 _looped(context, name),
-                context.metrics.counter("source.skipped", "messages", {"source": name}),
+                context.metrics.counter("source.skipped", "messages", {"name": name}),
                 _Notices(context).warn,
             )
             for name, connection in self._present(context).items()
@@ -110,7 +110,7 @@ class BridgeMqtt:
 
 
 def _looped(context: Context, name: str) -> Counter:
-    return context.metrics.counter("bridge.looped", "messages", {"connection": name})
+    return context.metrics.counter("bridge.looped", "messages", {"name": name})
 
 
 def _check(settings: BridgeMqttSettings) -> None:

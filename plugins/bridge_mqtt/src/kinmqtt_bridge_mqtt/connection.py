@@ -10,8 +10,9 @@ from typing import Any, Final
 from attrs import evolve
 
 from kinmqtt_bridge_mqtt import link as links
-from kinmqtt_bridge_mqtt.link import UNSUPPORTED_VERSION, Introduction, Link, Unanswered
+from kinmqtt_bridge_mqtt.link import Introduction, Link, Unanswered
 from kinmqtt_bridge_mqtt.mapping import Mapping
+from kinmqtt_bridge_mqtt.refusals import UnsupportedVersion
 from kinmqtt_bridge_mqtt.settings import ConnectionSettings, TlsSettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
@@ -135,10 +136,7 @@ class Connection:
         server, timeout_s = self._servers[place], self.settings.timeout_s
         try:
             return await links.connect(said, server, context, timeout_s)
-        except SinkRefused as refused:
-            if not said.is_bridge or f"0x{UNSUPPORTED_VERSION:02X}" not in str(refused):
-                raise
-        except Unanswered:
+        except (UnsupportedVersion, Unanswered):
             if not said.is_bridge:
                 raise
         link = await links.connect(evolve(said, is_bridge=False), server, context, timeout_s)

@@ -17,7 +17,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from kinmqtt_bridge_mqtt.refusals import answer_of, error_of
+from kinmqtt_bridge_mqtt.refusals import UNSUPPORTED_VERSION, answer_of, error_of
 from kinmqtt_bridge_mqtt.wire import Wire, WiredClient
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer
@@ -27,8 +27,6 @@ MAX_INCOMING_BYTES: Final = 16 << 20
 
 Where it owes answers to what was sent, it is: they come behind its messages. Then twice as many may wait.
 """
-
-UNSUPPORTED_VERSION: Final = 0x84
 
 
 class Unanswered(ServiceUnavailable):

@@ -7,7 +7,13 @@ from typing import Final
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Answer, Poison, Retry
 
+UNSUPPORTED_VERSION: Final = 0x84
 NOT_AUTHORIZED: Final = 0x87
+
+
+class UnsupportedVersion(SinkRefused):
+    """The far broker does not speak this version of MQTT, or knows no bridges."""
+
 
 _REFUSED: Final = {
     0x80: "",
@@ -36,7 +42,8 @@ def error_of(value: int, text: str, during: str) -> SinkRefused | ServiceUnavail
     line = f"the far broker {during}: {text} (0x{value:02X})"
     if value in _REFUSED:
         hint = _REFUSED[value]
-        return SinkRefused(f"{line}; {hint}" if hint else line)
+        kind = UnsupportedVersion if value == UNSUPPORTED_VERSION else SinkRefused
+        return kind(f"{line}; {hint}" if hint else line)
     return ServiceUnavailable(line)
 
 

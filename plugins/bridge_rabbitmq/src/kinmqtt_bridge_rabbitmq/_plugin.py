@@ -71,8 +71,8 @@ class BridgeRabbitMQ:
                 each,
                 context.log,
                 context.clock,
-                context.metrics.counter("source.skipped", "messages", {"source": name}),
-                context.metrics.counter("source.redelivered", "messages", {"source": name}),
+                context.metrics.counter("source.skipped", "messages", {"name": name}),
+                context.metrics.counter("source.redelivered", "messages", {"name": name}),
             )
             for name, each in self._settings.sources.items()
         }

@@ -213,13 +213,13 @@ def topic_of(event: Event) -> str | None:
 def values_of(event: Event) -> dict[str, Any]:
     """Return the fields of an event of the feed, without those of each event."""
     data = event.data
+    found = {"username": data.get("username")}
     at = _milliseconds(event.at)
     match event.kind.value:
         case "CONNECT":
             peer = str(data.get("address") or "")
             host, colon, port = peer.rpartition(":")
-            return {
-                "username": data.get("username"),
+            return found | {
                 "peerhost": (host if colon and port.isdecimal() else peer).strip("[]") or None,
                 "peername": peer or None,
                 "clean_start": data.get("clean_start"),
@@ -231,9 +231,9 @@ def values_of(event: Event) -> dict[str, Any]:
                 "connected_at": at,
             }
         case "DISCONNECT":
-            return {"reason": data.get("reason"), "by": data.get("by"), "disconnected_at": at}
+            return found | {"reason": data.get("reason"), "by": data.get("by"), "disconnected_at": at}
         case "CONNECTION_LOST":
-            return {"reason": None, "by": "network", "disconnected_at": at}
+            return found | {"reason": None, "by": "network", "disconnected_at": at}
         case "SUBSCRIBE":
             options = {
                 name: data[key]
@@ -242,9 +242,9 @@ def values_of(event: Event) -> dict[str, Any]:
                 )
                 if key in data
             }  # fmt: skip
-            return {"topic": data.get("filter"), "qos": data.get("qos"), "sub_opts": options}
+            return found | {"topic": data.get("filter"), "qos": data.get("qos"), "sub_opts": options}
         case _:
-            return {"topic": data.get("filter")}
+            return found | {"topic": data.get("filter")}
 
 
 def _of_event(name: str) -> Read:

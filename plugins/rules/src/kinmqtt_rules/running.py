@@ -12,14 +12,11 @@ from kinmqtt_rules.fields import Subject
 from kinmqtt_rules.settings import RuleSettings
 from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, TapHandler
 from kinmqtt_spi.values import Message
 
 LOGGED_AGAIN_AFTER_S: Final = 60.0
 """The shortest time between two lines about one rule's failures."""
-
-MAX_MADE: Final = 10_000
-"""The most messages that rules make of one, those included that they make of their own."""
 
 MESSAGE_EVENT: Final = "message.publish"
 

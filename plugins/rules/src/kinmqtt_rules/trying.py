@@ -53,6 +53,4 @@ def event_subject(topic: EventTopic, message: Message, fields: Mapping[str, Any]
     of_message = CLIENT_FIELDS if topic.is_durable else MESSAGE_FIELDS
     at = int(message.received_at * 1000)
     others = {name: at if name.endswith("_at") else None for name in topic.fields if name not in of_message}
-    if topic.is_durable and topic.name != CONNECTED:
-        others["username"] = None  # the feed has it with connections only
     return Subject(topic.event, message, lambda: message.received_at, _about(message), {**others, **fields})

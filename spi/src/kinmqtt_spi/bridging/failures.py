@@ -76,6 +76,18 @@ class FailureLog:
                 more=more,
             )
 
+    def refused(self, why: str) -> None:
+        """Log that the broker does not take what a source brings."""
+        more = self._due("refused by the broker")
+        if more is not None:
+            self._failed = True
+            self._log.warn(
+                "{subject} can't publish: {why}; it keeps its messages and tries again{more}",
+                subject=self._subject,
+                why=why,
+                more=more,
+            )
+
     def poisoned(self, why: str, what: str) -> None:
         """Log that a sink will never take a message, and what is done with it."""
         more = self._due("poisoned")

@@ -7,7 +7,7 @@ from typing import Final
 
 from kinmqtt_spi.bridging.calls import Call
 from kinmqtt_spi.bridging.environment import Environment, SourceCounters
-from kinmqtt_spi.bridging.failures import FailureLog, text_of
+from kinmqtt_spi.bridging.failures import FailureLog, message_of, text_of
 from kinmqtt_spi.bridging.pauses import Pauses
 from kinmqtt_spi.errors import NotCommitted, PublishRefused, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import REFUSED_PAUSE_S, Publish, Source
@@ -37,7 +37,7 @@ class SourceRunner:
         """The end of a pause, or of a stop's deadline."""
         self._stopped: list[Callable[[], None]] = []
         self.error: str | None = None
-        """Why it was called again last; ``None`` after it has published something since."""
+        """Why it was called again, or could not publish; ``None`` after it has published something since."""
 
     def start(self) -> None:
         """Call the source. Call it once, or again after a stop."""
@@ -71,8 +71,11 @@ class SourceRunner:
         self._counters.received.value += len(messages)
         try:
             await self._publish_to(messages)
-        except (NotCommitted, PublishRefused):
+        except (NotCommitted, PublishRefused) as error:
             self._counters.refused.value += len(messages)
+            # A source may try again for as long as it likes: its health and the log say so meanwhile.
+            self.error = message_of(error)
+            self._failures.refused(self.error)
             raise
         self._counters.published.value += len(messages)
         self._pauses.reset()

@@ -455,7 +455,12 @@ class Connection(Writer):
             hooks.connection_lost(session.client, text)
         expires_at = expiry_moment(session.expiry_s, self.runtime.now())
         events.record(
-            self.runtime, EventKind.CONNECTION_LOST, session.client_id, session.epoch, expires_at=expires_at
+            self.runtime,
+            EventKind.CONNECTION_LOST,
+            session.client_id,
+            session.epoch,
+            username=session.client.username,
+            expires_at=expires_at,
         )
 
     def _record_end(self, session: Session, by: str, reason: ReasonCode) -> None:
@@ -464,6 +469,7 @@ class Connection(Writer):
             EventKind.DISCONNECT,
             session.client_id,
             session.epoch,
+            username=session.client.username,
             by=by,
             reason=int(reason),
             expires_at=expiry_moment(session.expiry_s, self.runtime.now()),

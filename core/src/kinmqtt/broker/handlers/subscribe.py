@@ -330,6 +330,7 @@ def _add_subscription(connection: Connection, session: Session, subscription: Su
         EventKind.SUBSCRIBE,
         session.client_id,
         session.epoch,
+        username=session.client.username,
         filter=subscription.full_filter,
         qos=subscription.qos,
         no_local=subscription.no_local,
@@ -408,7 +409,14 @@ async def _unsubscribe_filter(connection: Connection, session: Session, filter: 
     services.router.unsubscribe(session.client_id, subscription)
     if session.persistent:
         services.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
-    events.record(services.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
+    events.record(
+        services.runtime,
+        EventKind.UNSUBSCRIBE,
+        session.client_id,
+        session.epoch,
+        username=session.client.username,
+        filter=filter,
+    )
     if hooks.unsubscribed.active:
         services.runtime.turn.batch.after_commit.append(partial(hooks.unsubscribed, session.client, filter))
     return ReasonCode.SUCCESS

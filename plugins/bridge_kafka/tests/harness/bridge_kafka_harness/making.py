@@ -78,7 +78,7 @@ class Made:
         self.log = RecordingLog()
         self.clock = TurnableClock()
         self.notices = Notices(self.log, self.clock)
-        self.skipped = Counter("source.skipped", "records")
+        self.skipped = Counter("source.skipped", "messages")
 
     def sink(self, connection: ConnectionSettings, topic: str, **more: Any) -> KafkaSink:
         """A sink that is not open yet."""
