@@ -63,9 +63,7 @@ def test_a_server_with_a_trusted_certificate_gets_messages(right: Pair) -> None:
 def test_a_server_that_nobody_trusts_gets_nothing(right: Pair) -> None:
     """Nor does the message become poison: certificates are renewed."""
     with serving(certificate=right) as server:
-        with pytest.raises(
-            SinkRefused, match=r"certificate is not trusted: .*verify failed.*see tls"
-        ):
+        with pytest.raises(SinkRefused, match=r"certificate is not trusted: .*verify failed.*see tls"):
             send(server.url, [item()])
         assert server.got == []
 
