@@ -182,7 +182,7 @@ def test_a_secret_without_encryption_is_warned_of(tmp_path: Path) -> None:
         (
             "sinks.readings",
             'sinks."a b"',
-            f"kinmqtt.toml:2:22: {PLACE}: 'a b' is not a name: use up to 64 letters, digits, underscores and hyphens",
+            f"kinmqtt.toml:2:22: {PLACE}: 'a b' is not a name: use up to 64 of a-z, 0-9, underscore and hyphen",
         ),
     ],
 )

@@ -39,8 +39,9 @@ def test_tables_may_refer_to_others() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[servers."a b"]\nserver = "x"\n', "'a b' is not a name: use up to 64 letters, digits, underscores"),
+        ('[servers."a b"]\nserver = "x"\n', "'a b' is not a name: use up to 64 of a-z, 0-9, underscore"),
         ('[sinks.a]\nserver = "main"\n', "a.server: no server 'main'; there are: none"),
+        ('[servers.Main]\nserver = "x"\n', "'Main' is not a name"),
         ('[servers.main]\nserver = "x"\n[sinks.a]\nserver = "mian"\n', "no server 'mian'; did you mean 'main'"),
         ('[servers.main]\nserver = "x"\n[sinks."ä"]\nserver = "main"\n', "'ä' is not a name"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -27,14 +26,12 @@ from kinmqtt_spi.services.bridge import PARKED_MESSAGES, Publish, SinkPlan, Sour
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.outbox import AtMostOnce, Outbox, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context, Health, HealthState
+from kinmqtt_spi.settings import TABLE_NAME
 from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.bridge")
 
 T = TypeVar("T")
-
-NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
-"""The names of sinks and sources: they are part of client ids in the stores, and of topics below ``$SYS``."""
 
 PARKED: Final = OutboxSettings(max_messages=PARKED_MESSAGES, when_full=WhenFull.DROP_OLDEST, qos_0=AtMostOnce.STORE)
 """The outbox of a sink's poison messages."""
@@ -175,7 +172,7 @@ class Bridging:
             call.failed(error)
             raise AssemblyError(f"plugin {call.plugin!r} has no {kind}s: {message_of(error)}") from error
         for name in found:
-            if not isinstance(name, str) or not NAME.fullmatch(name):
+            if not isinstance(name, str) or not TABLE_NAME.fullmatch(name):
                 raise AssemblyError(
                     f"plugin {call.plugin!r}, {kind} {name!r}: a name has 1 to 64 of the characters a-z, 0-9, _ and -"
                 )

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import attrs
 from attrs import frozen
 
 from kinmqtt_bridge_mqtt.topic_line import TopicLine
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
-from kinmqtt_spi.settings import problem_with_file, setting
+from kinmqtt_spi.settings import check_names, checked, problem_with_file, setting
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
 """The session expiry interval of a session that never expires, as the far broker's limits allow."""
 
 MAX_NAME_BYTES: Final = 65_535
 
-_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
-
 _LOOPBACK: Final = ("127.", "localhost", "[::1]")
-
-
-def _checked(check: Callable[[Any], object]) -> Callable[[object, object, Any], None]:
-    def validator(instance: object, attribute: object, value: Any) -> None:
-        check(value)
-
-    return validator
 
 
 def address(text: str) -> tuple[str, int]:
@@ -90,14 +79,14 @@ class ConnectionSettings:
     """A connection to a far broker, and the topics that are bridged."""
 
     servers: tuple[str, ...] = setting(
-        help="its addresses, as `host:port`, in the order of preference", validator=_checked(_check_servers)
+        help="its addresses, as `host:port`, in the order of preference", validator=checked(_check_servers)
     )
     round_robin: bool = setting(
         False, help="go on with the next server after a failure; otherwise return to the first one"
     )
     topics: tuple[str, ...] = setting(
         help="what is bridged: `PATTERN [out|in|both [QOS [LOCAL_PREFIX [REMOTE_PREFIX]]]]`",
-        validator=_checked(_check_topics),
+        validator=checked(_check_topics),
     )
     version: Literal["5", "3.1.1"] = setting("5", help="the version of MQTT")
     bridge: bool = setting(
@@ -106,9 +95,9 @@ class ConnectionSettings:
     client_id: str = setting(
         "",
         help="the client id; by default the broker's name, a dot and the connection's",
-        validator=_checked(_check_text),
+        validator=checked(_check_text),
     )
-    username: str = setting("", help="the user", validator=_checked(_check_text))
+    username: str = setting("", help="the user", validator=checked(_check_text))
     password_file: Path | None = setting(None, help="a file with the user's password; read at each connection")
     tls: TlsSettings | None = setting(None, help="encryption")
     keep_alive_s: int = setting(60, help="the keep alive", unit="s", minimum=1, maximum=65_535)
@@ -130,9 +119,9 @@ class ConnectionSettings:
     share: str = setting(
         "",
         help="the group of a shared subscription for what comes in, so that brokers divide it",
-        validator=_checked(_check_topic),
+        validator=checked(_check_topic),
     )
-    via: str = setting("", help="the name that ends loops; by default the broker's", validator=_checked(_check_text))
+    via: str = setting("", help="the name that ends loops; by default the broker's", validator=checked(_check_text))
     max_inflight: int = setting(
         1000, help="messages under way that are not acknowledged, in each direction", minimum=1, maximum=65_535
     )
@@ -141,7 +130,7 @@ class ConnectionSettings:
     )
     notifications: bool = setting(False, help="publish the connection's state, 1 or 0, retained, at the far broker")
     notification_topic: str = setting(
-        "", help="where; by default `$SYS/broker/connection/CLIENT_ID/state`", validator=_checked(_check_topic)
+        "", help="where; by default `$SYS/broker/connection/CLIENT_ID/state`", validator=checked(_check_topic)
     )
     outbox: OutboxSettings = setting(factory=OutboxSettings, help="the bounds of what waits for the far broker")
     sending: SendSettings = setting(factory=SendSettings, help="how it is sent")
@@ -172,16 +161,10 @@ class ConnectionSettings:
         )
 
 
-def _check_names(instance: object, attribute: attrs.Attribute[Any], connections: Mapping[str, Any]) -> None:
-    for name in connections:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a name: use up to 64 of a-z, 0-9, underscore and hyphen")
-
-
 @frozen(slots=True)
 class BridgeMqttSettings:
     """Connections to other brokers."""
 
     connections: dict[str, ConnectionSettings] = setting(
-        factory=dict, help="connections to other brokers, by name", validator=_check_names
+        factory=dict, help="connections to other brokers, by name", validator=check_names
     )

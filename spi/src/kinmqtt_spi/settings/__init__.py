@@ -10,7 +10,7 @@ from kinmqtt_spi.settings._examples import Row, as_toml, describe
 from kinmqtt_spi.settings._fields import checked, setting
 from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
 from kinmqtt_spi.settings._keys import KeyPath
-from kinmqtt_spi.settings._named_tables import check_names, referring
+from kinmqtt_spi.settings._named_tables import TABLE_NAME, check_names, referring
 from kinmqtt_spi.settings._parse import parse, unknown_tables
 from kinmqtt_spi.settings._paths import problem_with_file, problem_with_folder
 from kinmqtt_spi.settings._values import problem_with
@@ -18,6 +18,7 @@ from kinmqtt_spi.settings._words import did_you_mean
 
 __all__ = [
     "MAX_FILE_BYTES",
+    "TABLE_NAME",
     "Document",
     "KeyPath",
     "Row",

@@ -10,7 +10,8 @@ import attrs
 
 from kinmqtt_spi.settings._words import did_you_mean
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TABLE_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
+"""What a person may call a table, as a sink: the name is part of client ids in the stores, and of ``$SYS`` topics."""
 
 
 def check_names(instance: object, attribute: attrs.Attribute[Any], tables: Mapping[str, Any]) -> None:
@@ -40,9 +41,9 @@ def referring(key: str, field: str) -> Callable[[Any, attrs.Attribute[Any], Mapp
 
 
 def _problems_with(name: str) -> list[str]:
-    if _NAME.fullmatch(name):
+    if TABLE_NAME.fullmatch(name):
         return []
-    return [f"{name!r} is not a name: use up to 64 letters, digits, underscores and hyphens"]
+    return [f"{name!r} is not a name: use up to 64 of a-z, 0-9, underscore and hyphen"]
 
 
 def _raise_all(problems: list[str]) -> None:
