@@ -20,7 +20,7 @@ from kinmqtt_spi.services.bridge import SendSettings, SinkPlan
 from kinmqtt_spi.services.outbox import Accepted, OutboxSettings, WhenFull
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.services.queue import OverflowPolicy
-from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, Tap
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, PayloadTest, Tap
 from kinmqtt_spi.values import Client, Message, Subscription
 
 
@@ -31,13 +31,14 @@ class Tapper:
         self.filters: Sequence[str] = filters or ("a/#",)
         self.act = act
         self.seen: list[Message] = []
+        self.wants: PayloadTest | None = None
         self.context: Context
         self.taken: Tap
 
     @hookimpl
     def start(self, context: Context) -> None:
         self.context = context
-        self.taken = context.tap(self.filters, self._see)
+        self.taken = context.tap(self.filters, self._see, self.wants)
 
     def _see(self, message: Message) -> object:
         self.seen.append(message)
@@ -91,6 +92,67 @@ def publish(broker: BrokerHarness, *payloads: bytes, qos: int = 1, version: int 
 def reasons(client: Any) -> list[ReasonCode]:
     """Return how a client's messages of QoS 1 were answered."""
     return [packet.reason for packet in client.of(Puback)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_tap_sees_only_payloads_that_it_wants(qos: int) -> None:
+    """Others cost no message; each tap is asked once, and both kinds count as calls."""
+    asked: list[bytes] = []
+
+    def wants(payload: bytes) -> bool:
+        asked.append(payload)
+        return payload != b"2"
+
+    tapper, other = Tapper("a/#", "a/b"), Tapper("a/b")
+    tapper.wants = wants
+    broker = house(tapper, other=other)
+    subscriber = broker.connect("s", V5).subscribe("a/b", qos=2)
+    publish(broker, b"1", b"2", b"3", qos=qos)
+
+    assert asked == other.payloads == [b"1", b"2", b"3"]
+    assert tapper.payloads == [b"1", b"3"]
+    assert [payload for _, payload, _ in subscriber.messages] == [b"1", b"2", b"3"]
+    labels = {"plugin": "tapper", "hook": "tap"}
+    assert broker.assembly.metrics.counter("plugin.calls", "calls", labels).value == 3
+
+
+def test_a_failure_to_look_at_a_payload_leaves_the_message_out() -> None:
+    """It is counted as the tap's; the message goes on to others."""
+    tapper = Tapper()
+
+    def wants(payload: bytes) -> bool:
+        raise RuntimeError("it can't look")
+
+    tapper.wants = wants
+    with logged() as lines:
+        broker = house(tapper)
+        subscriber = broker.connect("s", V5).subscribe("a/b", qos=1)
+        publisher = publish(broker, b"1", b"2")
+
+    assert tapper.payloads == []
+    assert [payload for _, payload, _ in subscriber.messages] == [b"1", b"2"]
+    assert reasons(publisher) == [ReasonCode.SUCCESS] * 2
+    assert broker.assembly.metrics.sum("plugin.failures") == 2
+    assert len([line for line in lines if "plugin tapper failed in tap" in line]) == 1
+
+
+def test_what_looks_at_a_payload_is_no_tap() -> None:
+    """What it publishes is a message of its own, for which nobody waits."""
+    tapper = Tapper()
+    made: list[bytes] = []
+
+    def wants(payload: bytes) -> bool:
+        made.append(payload)
+        tapper.context.publish(Message("b", payload, 1))
+        return True
+
+    tapper.wants = wants
+    broker = house(tapper)
+    subscriber = broker.connect("s", V5).subscribe("b", qos=1)
+    publish(broker, b"1")
+
+    assert made == tapper.payloads == [b"1"]
+    assert [payload for _, payload, _ in subscriber.messages] == [b"1"]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -251,16 +251,19 @@ def test_a_reload_replaces_the_rules() -> None:
     )
 
 
-def test_the_payload_is_decoded_once_for_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are."""
+@pytest.mark.parametrize("where", ["", " WHERE payload.x = 1", " WHERE payload.x = 1 AND qos = 1"])
+def test_the_payload_is_decoded_once_for_all_rules(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and whether they look at it before they see the message or not."""
     calls: list[bytes] = []
 
-    def decoded(data: bytes) -> object:
+    def value_of(data: bytes) -> object:
         calls.append(data)
         return {"x": 1}
 
-    monkeypatch.setattr("kinmqtt_rules.fields.decoded", decoded)
-    _, context = started(*(rule('SELECT payload.x AS x FROM "t/#"', republish("x"), name=f"r{n}") for n in range(5)))
+    for module in ("fields", "running"):
+        monkeypatch.setattr(f"kinmqtt_rules.{module}.value_of", value_of)
+    sql = f'SELECT payload.x AS x FROM "t/#"{where}'
+    _, context = started(*(rule(sql, republish("x"), name=f"r{n}") for n in range(5)))
 
     context.route(message_of({"x": 1}))
 

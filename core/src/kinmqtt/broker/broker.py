@@ -54,7 +54,7 @@ from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.outbox import Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import DeliveryResult, Health
 from kinmqtt_spi.services.retain import RetainPage
-from kinmqtt_spi.services.tap import Tap, TapHandler
+from kinmqtt_spi.services.tap import PayloadTest, Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message
 
 log = Logger("kinmqtt.broker")
@@ -308,9 +308,9 @@ class Broker:
         """Returns a new outbox of a plugin."""
         return self.outboxes.declare_own(plugin, name, settings, filters)
 
-    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
+    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler, wants: PayloadTest | None) -> Tap:
         """Open a tap of a plugin."""
-        return PluginTap(self.runtime, self.router, plugin, filters, handler)
+        return PluginTap(self.runtime, self.router, plugin, filters, handler, wants)
 
     def put(self, sink: str, message: Message, by: str = "") -> Accepted:
         """Put a message of a plugin (``by``) into the outbox of a sink, named `plugin:name`."""

@@ -80,7 +80,7 @@ class Call:
             self.calls.value += 1
             self.busy.value += int(seconds * 1e6)
             if seconds > BLOCKED_S:
-                self._blocks(seconds)
+                self.blocks(seconds)
         expected = self.expected
         if answer is None and not expected.needed:
             return None
@@ -111,9 +111,9 @@ class Call:
         """Record that a step of a coroutine took this long."""
         self.busy.value += int(seconds * 1e6)
         if seconds > BLOCKED_S:
-            self._blocks(seconds)
+            self.blocks(seconds)
 
-    def _blocks(self, seconds: float) -> None:
+    def blocks(self, seconds: float) -> None:
         """Count that the implementation blocked the event loop for too long, and log it at a limited rate."""
         self.blocked.value += 1
         more = None if self.hook in BEFORE_OR_AFTER_CLIENTS else self.pace.due()

@@ -16,7 +16,7 @@ from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
 from kinmqtt_spi.services.retain import RetainPage
-from kinmqtt_spi.services.tap import Tap, TapHandler
+from kinmqtt_spi.services.tap import PayloadTest, Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class BrokerApi(Protocol):
     def outbox(self, plugin: str, name: str, settings: OutboxSettings, filters: Sequence[str]) -> Outbox:
         """Return a new outbox of a plugin."""
 
-    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler) -> Tap:
+    def tap(self, plugin: str, filters: Sequence[str], handler: TapHandler, wants: PayloadTest | None) -> Tap:
         """Open a tap of a plugin."""
 
     def put(self, sink: str, message: Message, by: str = "") -> Accepted:
@@ -237,9 +237,9 @@ class PluginContext(Context):
         """See :meth:`kinmqtt_spi.services.plugin.Context.outbox`."""
         return self._assembled.outbox(self.name, name, settings, filters)
 
-    def tap(self, filters: Sequence[str], call: TapHandler) -> Tap:
+    def tap(self, filters: Sequence[str], call: TapHandler, wants: PayloadTest | None = None) -> Tap:
         """See :meth:`kinmqtt_spi.services.plugin.Context.tap`."""
-        return self._assembled.tap(self.name, filters, call)
+        return self._assembled.tap(self.name, filters, call, wants)
 
     def put(self, sink: str, message: Message) -> Accepted:
         """See :meth:`kinmqtt_spi.services.plugin.Context.put`."""

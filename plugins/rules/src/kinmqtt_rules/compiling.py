@@ -33,6 +33,8 @@ class CompiledRule:
     run: Callable[[Subject], Sequence[Row] | None]
     """Returns the rows of a subject; ``None`` if WHERE is not true."""
     tally: Tally
+    wants: Callable[[Any], bool] | None
+    """Whether there may be rows for a payload's value (``None`` without JSON); ``None`` if WHERE begins otherwise."""
 
 
 def compile_rule(rule: CheckedRule, name: str = "rule") -> CompiledRule:
@@ -40,10 +42,19 @@ def compile_rule(rule: CheckedRule, name: str = "rule") -> CompiledRule:
     tally = Tally()
     writer = _Writer(rule, tally)
     source = writer.write()
-    space = dict(writer.names)
-    space["__builtins__"] = {}
+    run = _made(source, writer.names, name)
+    conditions = list(itertools.takewhile(_is_about_payload, [] if rule.where is None else _conjuncts(rule.where)))
+    wants = None
+    if conditions:
+        tester = _Writer(rule, tally)
+        wants = _made(tester.write_test(conditions), tester.names, name)
+    return CompiledRule(source, run, tally, wants)
+
+
+def _made(source: str, names: Mapping[str, Any], name: str) -> Any:
+    space = {**names, "__builtins__": {}}
     exec(compile(source, f"<rule {name}>", "exec"), space)
-    return CompiledRule(source, space["rule"], tally)
+    return space["rule"]
 
 
 class _Writer:
@@ -77,6 +88,16 @@ class _Writer:
             self._line("return (row,)")
         else:
             self._loop(rule.foreach)
+        return "\n".join(self._lines) + "\n"
+
+    def write_test(self, conditions: Sequence[Node]) -> str:
+        """Return the Python of a function that takes the payload's value: whether all conditions are true of it."""
+        self._shared = frozenset(_shared(conditions))
+        self._lines = ["def rule(payload):"]
+        self._has_document = True
+        for condition in conditions:
+            self._condition(condition, "return False")
+        self._line("return True")
         return "\n".join(self._lines) + "\n"
 
     def _loop(self, foreach: Node) -> None:
@@ -249,6 +270,26 @@ def _conjuncts(node: Node) -> Iterator[Node]:
             yield from _conjuncts(argument)
     else:
         yield node
+
+
+def _is_about_payload(node: Node) -> bool:
+    """Whether a condition can be told from the payload's value alone, and is about it."""
+    return _reads_payload(node) is True
+
+
+def _reads_payload(node: Node) -> bool | None:
+    """Whether an expression has a part of the payload; ``None`` if it has anything else that is not constant."""
+    match node:
+        case Constant():
+            return False
+        case Step(of=Name(name="payload")):
+            return True
+        case Name():
+            return None
+        case Call() if node.function.timed:
+            return None
+    found = [_reads_payload(child) for child in children(node)]
+    return None if None in found else any(found)
 
 
 def _shared(roots: Iterable[Node]) -> Iterator[Node]:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from attrs import frozen
 
-from kinmqtt_rules.json_values import NO_JSON, decoded, text_or_bytes
+from kinmqtt_rules.json_values import text_or_bytes, value_of
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.event import Event
 from kinmqtt_spi.values import Client, Message, NodeIdentity
@@ -62,9 +62,12 @@ class Subject:
     def document(self) -> Any:
         """Return the payload's value if it is JSON, else ``None``."""
         if self._document is Subject:
-            value = decoded(self.message.payload)
-            self._document = None if value is NO_JSON else value
+            self._document = value_of(self.message.payload)
         return self._document
+
+    def take_document(self, value: Any) -> None:
+        """Take the payload's value from who has decoded it already; ``None`` if it is no JSON."""
+        self._document = value
 
     def text(self) -> str | bytes:
         """Return the payload as a text, or its bytes if it is not UTF-8."""

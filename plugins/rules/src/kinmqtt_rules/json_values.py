@@ -56,6 +56,17 @@ def decoded(data: bytes) -> Any:
         return NO_JSON
 
 
+def value_of(data: bytes) -> Any:
+    """Return the value of a JSON text in UTF-8; ``None`` for null, and for what is no JSON. It never raises."""
+    if _fast_loads is not None and data and data[0] in _FIRST_BYTES:
+        try:
+            return _fast_loads(data)
+        except ValueError:
+            return None
+    value = decoded(data)
+    return None if value is NO_JSON else value
+
+
 def encoded(value: Any) -> str:
     """Return a value as JSON without spaces; bytes that are no text are in base64.
 

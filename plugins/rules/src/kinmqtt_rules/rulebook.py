@@ -38,7 +38,10 @@ class Rulebook:
         self._is_open = True
         for rule in self._rules:
             if rule.checked.filters:
-                self._taps.append(self._context.tap(rule.checked.filters, self._engine.handler(rule)))
+                engine = self._engine
+                self._taps.append(
+                    self._context.tap(rule.checked.filters, engine.handler(rule), wants=rule.test(engine))
+                )
             if not all(EVENTS[topic].is_durable for topic in rule.checked.events):
                 self._context.log.info(
                     "rule {rule} is about events of messages, of which some may be lost", rule=rule.name

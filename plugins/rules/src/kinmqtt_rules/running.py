@@ -9,10 +9,11 @@ from kinmqtt_rules.actions import Action, act, action_of
 from kinmqtt_rules.checking import CheckedRule, check
 from kinmqtt_rules.compiling import compile_rule
 from kinmqtt_rules.fields import Subject
+from kinmqtt_rules.json_values import value_of
 from kinmqtt_rules.settings import RuleSettings
 from kinmqtt_spi.pace import Pace, and_others
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, TapHandler
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, PayloadTest, TapHandler
 from kinmqtt_spi.values import Message
 
 LOGGED_AGAIN_AFTER_S: Final = 60.0
@@ -34,6 +35,7 @@ class RunningRule:
         self.checked: CheckedRule = check(settings.sql)
         compiled = compile_rule(self.checked, name)
         self._run = compiled.run
+        self._wants = compiled.wants
         self._tally = compiled.tally
         self.actions = tuple(action_of(each, self.checked) for each in settings.actions)
         self._log = context.log
@@ -45,6 +47,37 @@ class RunningRule:
         self._failed = metrics.counter("rules.failed", "messages", labels)
         self._mistyped = metrics.counter("rules.mistyped", "values", labels)
         self.loops = metrics.counter("rules.loops", "messages", labels)
+
+    def test(self, engine: Engine) -> PayloadTest | None:
+        """Return what looks at payloads before the rule sees messages; ``None`` if it can tell nothing from them.
+
+        A message that it leaves out counts as in :meth:`rows`. Most get no further, so it is one function.
+        """
+        wants, tally, matched, mistyped = self._wants, self._tally, self._matched, self._mistyped
+        if wants is None:
+            return None
+
+        def test(payload: bytes) -> bool:
+            if engine.is_muted:
+                return False
+            if payload is not engine.payload:
+                engine.document = value_of(payload)
+                engine.payload = payload
+            try:
+                wanted: bool = wants(engine.document)
+            except Exception:
+                wanted = True  # rows() will fail, too, and counts that.
+            if wanted:
+                tally.mistyped = 0
+                engine.has_looked = True
+                return True
+            matched.value += 1
+            if tally.mistyped:
+                mistyped.value += tally.mistyped
+                tally.mistyped = 0
+            return False
+
+        return test
 
     def rows(self, subject: Subject) -> Sequence[Any] | None:
         """Return the rows of a subject; a failure is counted, and never raised."""
@@ -98,11 +131,16 @@ class Engine:
         self._clock = context.clock
         self._message: Message | None = None
         self._subject: Any = None
+        self.payload: bytes | None = None
+        self.document: Any = None
+        """The value of that payload, for all rules that look at it first; ``None`` if it is no JSON."""
+        self.has_looked = False
+        """Whether a rule has just looked at the payload of the message that it sees next."""
         self._depth = 0
         """How many calls of taps are under way: a rule may publish what another one sees."""
         self._made = 0
         """How many messages rules have made because of the outermost one."""
-        self._is_muted = False
+        self.is_muted = False
         """Whether what is published now fires no rules."""
 
     def handler(self, rule: RunningRule) -> TapHandler:
@@ -110,12 +148,15 @@ class Engine:
         rows_of = rule.rows
 
         def see(message: Message) -> None:
-            if self._is_muted:
+            if self.is_muted:
                 return
             if message is not self._message:
                 self._message = message
                 self._subject = Subject(MESSAGE_EVENT, message, self._clock.now, self._context)
             subject = self._subject
+            if self.has_looked:
+                self.has_looked = False
+                subject.take_document(self.document)
             rows = rows_of(subject)
             if rows:
                 self._act_on(rule, rows, subject)
@@ -143,11 +184,11 @@ class Engine:
             return
         if action.sink is None and self._depth > MAX_NESTED:
             rule.loops.value += 1  # the broker drops it, and says so
-        before = self._is_muted
-        self._is_muted = before or action.direct
+        before = self.is_muted
+        self.is_muted = before or action.direct
         try:
             act(self._context, action, message)
         except Exception as error:
             rule.failed(error)
         finally:
-            self._is_muted = before
+            self.is_muted = before

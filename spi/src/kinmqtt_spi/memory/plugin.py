@@ -20,7 +20,7 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Sco
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, OutboxSettings
 from kinmqtt_spi.services.plugin import MAX_TOLD_BYTES, Context, DeliveryResult, Timer, TopicClaim
 from kinmqtt_spi.services.retain import RetainPage
-from kinmqtt_spi.services.tap import MAX_NESTED, TapHandler
+from kinmqtt_spi.services.tap import MAX_NESTED, PayloadTest, TapHandler
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
@@ -300,8 +300,8 @@ class BareContext(Context):
         self.outboxes[name] = made
         return made
 
-    def tap(self, filters: Sequence[str], call: TapHandler) -> MemoryTap:
-        made = MemoryTap(filters, call, self.taps.remove)
+    def tap(self, filters: Sequence[str], call: TapHandler, wants: PayloadTest | None = None) -> MemoryTap:
+        made = MemoryTap(filters, call, self.taps.remove, wants)
         self.taps.append(made)
         return made
 

@@ -16,7 +16,7 @@ from kinmqtt_spi.services.event import EventFeed
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.outbox import DEFAULT_OUTBOX, Accepted, Outbox, OutboxSettings
 from kinmqtt_spi.services.retain import RetainPage
-from kinmqtt_spi.services.tap import Tap, TapHandler
+from kinmqtt_spi.services.tap import PayloadTest, Tap, TapHandler
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -257,8 +257,10 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def tap(self, filters: Sequence[str], call: TapHandler) -> Tap:
+    def tap(self, filters: Sequence[str], call: TapHandler, wants: PayloadTest | None = None) -> Tap:
         """Call ``call`` with each message that matches a filter, while it is routed.
+
+        ``wants`` is asked with the payload before, and leaves out those that it does not want.
 
         What it publishes with :meth:`publish`, puts in with :meth:`put` or an outbox's ``put``, delivers or persists
         is committed with the message, and the publisher is acknowledged after that: where an outbox pauses or

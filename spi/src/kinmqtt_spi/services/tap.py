@@ -34,6 +34,14 @@ If it raises, that is counted and logged, and the message goes on; what was publ
 """
 
 
+PayloadTest: TypeAlias = Callable[[bytes], object]
+"""Called with a message's payload; a true answer shows the message to the tap's handler.
+
+Of what is left out no :class:`~kinmqtt_spi.values.Message` is made: that costs less than a handler that looks and
+returns. If it raises, that is counted and logged as a failure of the handler, and the message is left out.
+"""
+
+
 class Tap(ABC):
     """What a plugin sees of the messages that pass, see :meth:`kinmqtt_spi.services.plugin.Context.tap`."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.message.filters import checked_filters
-from kinmqtt_spi.services.tap import Tap, TapHandler
+from kinmqtt_spi.services.tap import PayloadTest, Tap, TapHandler
 
 if TYPE_CHECKING:
     from kinmqtt.broker.routing.router import Router
@@ -17,14 +17,20 @@ class PluginTap(Tap):
     """See :class:`~kinmqtt_spi.services.tap.Tap`. It is open when it is made."""
 
     def __init__(
-        self, runtime: Runtime, router: Router, plugin: str, filters: Sequence[str], handler: TapHandler
+        self,
+        runtime: Runtime,
+        router: Router,
+        plugin: str,
+        filters: Sequence[str],
+        handler: TapHandler,
+        wants: PayloadTest | None,
     ) -> None:
         """Raises ``ValueError`` for an invalid filter, a shared one, and for none."""
         self._router = router
         self._filters = checked_filters(runtime.limits, filters)
         if not self._filters:
             raise ValueError("a tap needs a topic filter")
-        self._tap = router.taps.add(runtime.hooks.bind_tap(plugin, handler), self._filters)
+        self._tap = router.taps.add(runtime.hooks.bind_tap(plugin, handler), self._filters, wants)
         self._changed()
 
     def close(self) -> None:

@@ -15,9 +15,9 @@ from kinmqtt.broker.message.publication import Lineage, Publication, ticket_of
 from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
-from kinmqtt.hooks.calls import FAILURES, SAID_AGAIN_AFTER_S, Call
+from kinmqtt.hooks.calls import BLOCKED_S, FAILURES, SAID_AGAIN_AFTER_S, Call
 from kinmqtt_spi.pace import Pace, and_others
-from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED
+from kinmqtt_spi.services.tap import MAX_MADE, MAX_NESTED, PayloadTest
 from kinmqtt_spi.values import Message
 
 log = Logger("kinmqtt.taps")
@@ -29,10 +29,15 @@ SYS_PREFIX: Final = "$SYS/"
 class TapCall:
     """The calls of one tap."""
 
-    __slots__ = ("_call", "_pace", "is_open", "number", "plugin")
+    __slots__ = ("_busy", "_call", "_calls", "_pace", "_timer", "is_open", "number", "plugin", "wants")
 
-    def __init__(self, runtime: Runtime, call: Call, number: int) -> None:
+    def __init__(self, runtime: Runtime, call: Call, number: int, wants: PayloadTest | None) -> None:
         self._call = call
+        self._timer = call.timer
+        self._calls = call.calls
+        self._busy = call.busy
+        self.wants = wants
+        """What looks at payloads first; ``None`` if it sees all messages."""
         self.plugin = call.plugin
         self.number = number
         """Taps see a message in this order."""
@@ -40,16 +45,36 @@ class TapCall:
         """Whether it sees messages: a delivery under way has the taps of its beginning."""
         self._pace = Pace(runtime.clock, SAID_AGAIN_AFTER_S)
 
+    def leaves_out(self, wants: PayloadTest, payload: bytes) -> bool:
+        """Whether :attr:`wants` leaves a message out; that counts as a call."""
+        timer = self._timer
+        began = timer()
+        leaves_out = True
+        try:
+            leaves_out = not wants(payload)
+        except FAILURES as error:
+            self._failed(error)
+        seconds = timer() - began
+        if leaves_out:
+            self._calls.value += 1
+        self._busy.value += int(seconds * 1e6)
+        if seconds > BLOCKED_S:
+            self._call.blocks(seconds)
+        return leaves_out
+
     def see(self, message: Message) -> None:
         """Show a message; a failure is counted, and logged once a minute."""
-        call = self._call
         try:
-            call(message)
+            self._call(message)
         except FAILURES as error:
-            if self._pace.due() is None:
-                call.failures.value += 1
-            else:
-                call.failed(error)
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        call = self._call
+        if self._pace.due() is None:
+            call.failures.value += 1
+        else:
+            call.failed(error)
 
 
 class Tapped:
@@ -86,10 +111,10 @@ class Taps:
         self.current: Tapped | None = None
         """What a tap sees at this moment; ``None`` outside of their calls. See :meth:`seen_by`."""
 
-    def add(self, call: Call, filters: tuple[str, ...]) -> TapCall:
+    def add(self, call: Call, filters: tuple[str, ...], wants: PayloadTest | None) -> TapCall:
         """Add a tap. The fan-outs that the filters match are outdated then."""
         self._number += 1
-        tap = TapCall(self._runtime, call, self._number)
+        tap = TapCall(self._runtime, call, self._number, wants)
         for filter in filters:
             self._by_filter.put(filter, (*self._of(filter), tap))
         return tap
@@ -119,14 +144,25 @@ class Taps:
         self, taps: tuple[TapCall, ...], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> None:
         """Let taps see a message; see :class:`Tapped`."""
-        message: Message = publication.stored
         before = self.current
-        tapped = self.current = Tapped(publication, after_commit, connection)
+        payload: bytes | None = None
+        tapped: Tapped | None = None
         try:
             for tap in taps:
-                if tap.is_open:
-                    tapped.plugin = tap.plugin
-                    tap.see(message)
+                if not tap.is_open:
+                    continue
+                wants = tap.wants
+                if wants is not None:
+                    if payload is None:
+                        payload = publication.publish.payload
+                    self.current = None  # What looks at payloads publishes nothing.
+                    if tap.leaves_out(wants, payload):
+                        continue
+                if tapped is None:
+                    tapped = Tapped(publication, after_commit, connection)
+                tapped.plugin = tap.plugin
+                self.current = tapped
+                tap.see(publication.stored)
         finally:
             self.current = before
 
