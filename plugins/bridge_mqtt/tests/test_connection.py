@@ -20,6 +20,7 @@ from kinmqtt_bridge_mqtt.settings import TlsSettings
 from kinmqtt_spi.errors import PublishRefused, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Item, Poison
+from kinmqtt_spi.services.plugin import HealthState
 from kinmqtt_spi.values import Message
 from spi_harness.certificates import self_signed
 from spi_harness.processes import free_port
@@ -395,6 +396,25 @@ def test_a_lost_link_is_no_drained_one(far: Mosquitto) -> None:
         observer.cut()
         with pytest.raises(ServiceUnavailable, match="lost"):
             await sending
+
+    with observed(far.port) as observer:
+        run(test())
+
+
+def test_a_connection_that_is_lost_while_nothing_is_sent_shows_in_the_health(far: Mosquitto) -> None:
+    """Nothing else tells of it: the sink is not called without a message."""
+
+    async def test() -> None:
+        made = Made(observer.address, "# out 1")
+        assert made.sink.check().state is HealthState.HEALTHY
+        await made.sink.open()
+        assert made.sink.check().state is HealthState.HEALTHY
+        observer.cut()
+        await until(lambda: made.sink.check().state is HealthState.DEGRADED)
+        assert "lost" in made.sink.check().text
+        await made.sink.open()
+        assert made.sink.check().state is HealthState.HEALTHY
+        await made.sink.close()
 
     with observed(far.port) as observer:
         run(test())

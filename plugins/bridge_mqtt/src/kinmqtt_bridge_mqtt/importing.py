@@ -79,6 +79,8 @@ class Import:
         if each.name == "connection":
             self._begin(each)
             return
+        if each.name == "include_dir":
+            return  # Its files' directives come behind it.
         handler = _HANDLERS.get(each.name)
         if handler is None and each.name not in _NO_COUNTERPART:
             self._note(each, "it is no directive of bridges, and is left out; see docs/from-mosquitto.md")

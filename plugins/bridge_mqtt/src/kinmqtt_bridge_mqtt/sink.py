@@ -15,10 +15,14 @@ from kinmqtt_bridge_mqtt.properties import Outgoing, names_of
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import CLIENT_ID_PREFIX, REFUSED_PAUSE_S, Answer, Item, Poison, Retry, Sink
 from kinmqtt_spi.services.metric import Counter
+from kinmqtt_spi.services.plugin import Health, HealthState
 from kinmqtt_spi.values import Message
 
 PACKET_OVERHEAD: Final = 16
 """More bytes than a PUBLISH takes besides its topic, payload and properties."""
+
+
+_HEALTHY: Final = Health(HealthState.HEALTHY)
 
 
 class MqttSink(Sink):
@@ -68,6 +72,13 @@ class MqttSink(Sink):
         link, self._link = self._link, None
         if link is not None:
             self.connection.leave(link)
+
+    def check(self) -> Health:
+        """Report a connection that is lost, which nobody notices otherwise until a message is sent."""
+        link = self._link
+        if link is None or link.error is None:
+            return _HEALTHY
+        return Health(HealthState.DEGRADED, str(link.error))
 
     def _send(self, link: Link, batch: Batch, number: int, message: Message) -> None:
         if self._has_come_from_there(message):
