@@ -17,13 +17,14 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from kinmqtt_bridge_mqtt.receiving import size_of
 from kinmqtt_bridge_mqtt.refusals import answer_of, error_of
 from kinmqtt_bridge_mqtt.wire import Wire, WiredClient
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer
 
 MAX_INCOMING_BYTES: Final = 16 << 20
-"""The most bytes of payloads that wait to be published; beyond that the far broker is not read from.
+"""The most bytes of payloads and properties that wait to be published; beyond that the far broker is not read from.
 
 Where it owes answers to what was sent, it is: they come behind its messages. Then twice as many may wait.
 """
@@ -267,7 +268,7 @@ class Link:
         """Acknowledge the oldest messages."""
         for _ in range(min(count, len(self._incoming))):
             message = self._incoming.popleft()
-            self._incoming_bytes -= len(message.payload)
+            self._incoming_bytes -= size_of(message)
             if message.qos and self.error is None:
                 self._client.ack(message.mid, message.qos)
         if self._is_behind and not self._incoming:
@@ -370,7 +371,7 @@ class Link:
                 self._dropped += 1
             return
         self._incoming.append(message)
-        self._incoming_bytes += len(message.payload)
+        self._incoming_bytes += size_of(message)
         if not self._arrived.is_set():
             self._arrived.set()
         if self._has(1) and not self._under_way:
@@ -392,7 +393,7 @@ class Link:
     def _read(self) -> None:
         try:
             self._client.loop_read()
-        except Exception as error:  # What paho can't read, as a topic that is not UTF-8.
+        except Exception as error:  # What can't be read, as a property that is not UTF-8.
             self.fail(ServiceUnavailable(f"a packet can't be read: {type(error).__name__}"))
 
     def _tick(self) -> None:

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from paho.mqtt.client import Client
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+
+from kinmqtt_bridge_mqtt.receiving import read_publish
 
 LONGEST_LENGTH: Final = 4
 """The most bytes that the length of a packet takes."""
@@ -179,3 +182,13 @@ class WiredClient(Client):
     def _create_socket(self) -> Any:
         # paho has no public way to give it a connection; tests see to it that this one goes on working.
         return self.wire
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        received = self._in_packet
+        is_v5 = self._protocol == MQTTProtocolVersion.MQTTv5
+        message = read_publish(received["command"], received["packet"], is_v5)
+        if message.qos < 2:
+            self._handle_on_message(message)
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        self._in_messages[message.mid] = message
+        return self._send_pubrec(message.mid)
