@@ -142,7 +142,7 @@ def test_properties_that_paho_reads_badly_do_not_end_the_link(far: Mosquitto) ->
     """U+FEFF, and very many: such a message would stop both directions each time it comes again."""
     made = Made(far.address, "odd/# in 1")
     properties = PahoProperties(PacketTypes.PUBLISH)
-    object.__setattr__(properties, "UserProperty", [("\ufeff", "")] * 20_000)
+    object.__setattr__(properties, "UserProperty", [("\ufeff", "")] * 2_000)
 
     async def test() -> None:
         published = Published()
@@ -150,7 +150,7 @@ def test_properties_that_paho_reads_badly_do_not_end_the_link(far: Mosquitto) ->
             with far_client(far.port, "pub") as client:
                 client.publish("odd/a", b"x", properties=properties)
             await until(lambda: published.messages)
-        assert len(published.messages[0].properties.user_property) == 20_001
+        assert len(published.messages[0].properties.user_property) == 2_001
 
     run(test())
 
