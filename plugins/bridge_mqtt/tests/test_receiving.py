@@ -35,17 +35,15 @@ def test_a_packet_is_read_as_paho_writes_it() -> None:
 
 def test_a_byte_order_mark_in_a_property_is_a_character() -> None:
     """MQTT-1.5.4-3. The message would end the connection, and come again for ever."""
-    properties = read(b"\x26\0\x03\xef\xbb\xbf\0\0").properties
-    assert properties is not None
-    assert properties.UserProperty == [("\ufeff", "")]
+    message = read(b"\x26\0\x03\xef\xbb\xbf\0\0")
+    assert vars(message.properties)["UserProperty"] == [("\ufeff", "")]
 
 
 def test_many_user_properties_are_read_in_linear_time_and_counted() -> None:
     """A mebibyte of them: paho would hold the event loop for minutes."""
     count = 200_000
     message = read(b"\x26\0\0\0\0" * count)
-    assert message.properties is not None
-    assert len(message.properties.UserProperty) == count
+    assert len(vars(message.properties)["UserProperty"]) == count
     assert size_of(message) == 1 + count * (5 + PAIR_BYTES)
 
 

@@ -22,7 +22,7 @@ _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _USER_PROPERTY: Final = 0x26
 
 
-class Received(Properties):  # type: ignore[misc]  # paho's class has no types
+class Received(Properties):
     """The properties of a message, with the names that paho gives them."""
 
     size: int

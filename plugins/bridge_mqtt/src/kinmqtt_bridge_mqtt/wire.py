@@ -16,6 +16,8 @@ from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
 from kinmqtt_bridge_mqtt.receiving import read_publish
 
+PACKET_IDS: Final = 65_535
+
 LONGEST_LENGTH: Final = 4
 """The most bytes that the length of a packet takes."""
 
@@ -83,6 +85,11 @@ class Wire(asyncio.Protocol):
             self._is_paused = True
             if self._transport is not None:
                 self._transport.pause_reading()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether :meth:`pause` was called last."""
+        return self._is_paused
 
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
@@ -182,6 +189,14 @@ class WiredClient(Client):
     def _create_socket(self) -> Any:
         # paho has no public way to give it a connection; tests see to it that this one goes on working.
         return self.wire
+
+    def _mid_generate(self) -> int:
+        # paho numbers messages of QoS 0, too, and tells of them as of those that are acknowledged.
+        for _ in range(PACKET_IDS):
+            mid: int = super()._mid_generate()
+            if mid not in self._out_messages:
+                break
+        return mid
 
     def _handle_publish(self) -> MQTTErrorCode:
         received = self._in_packet
