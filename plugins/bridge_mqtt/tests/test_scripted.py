@@ -8,8 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import pytest
+
 from bridge_mqtt_harness.making import Made, message
 from bridge_mqtt_harness.scripted import CONNACK_3, PUBLISH, SUBSCRIBE, Scripted, scripted
+from kinmqtt_bridge_mqtt import wire as wire_module
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.bridge import Item
 from kinmqtt_spi.values import Message
@@ -80,6 +83,32 @@ def test_the_state_counts_for_receive_maximum() -> None:
                 far.send(puback(far.of(PUBLISH)[-1]))
             assert await sending is None
             await made.sink.close()
+
+    run(test())
+
+
+def test_a_connection_that_the_far_broker_does_not_read_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reload, and each return to the first server, would leave one behind, with what waits in it."""
+    monkeypatch.setattr(wire_module, "CLOSE_LIMIT_S", 0.01)
+
+    async def test() -> None:
+        async with scripted() as far:
+            made = Made(far.address, "# out 1")
+            await made.sink.open()
+            link = made.sink._link
+            assert link is not None
+            transport = link._wire._transport
+            assert transport is not None
+            far.reads.clear()
+            large = [message("a", b"x" * 1_000_000) for _ in range(20)]
+            sending = asyncio.ensure_future(made.sink.send(items(*large)))
+            await until(transport.get_write_buffer_size)
+            made.connection.retire()
+            with pytest.raises(ServiceUnavailable):
+                await sending
+            assert transport.get_write_buffer_size()
+            await until(lambda: not transport.get_write_buffer_size())
+            assert not far.reads.is_set()
 
     run(test())
 

@@ -18,6 +18,9 @@ from kinmqtt_bridge_mqtt.receiving import read_publish
 
 PACKET_IDS: Final = 65_535
 
+CLOSE_LIMIT_S: Final = 1.0
+"""How long what is written may take once the connection is closed; after that it is cut."""
+
 LONGEST_LENGTH: Final = 4
 """The most bytes that the length of a packet takes."""
 
@@ -28,6 +31,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, max_packet_bytes: int) -> None:
         self._max_packet_bytes = max_packet_bytes
         self._transport: asyncio.Transport | None = None
+        self._cut: asyncio.TimerHandle | None = None
         self._data = b""
         self._start = 0
         """Where the next byte is that paho reads."""
@@ -63,6 +67,8 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report it."""
         self._transport = None
+        if self._cut is not None:
+            self._cut.cancel()
         self._writable.set()
         self.on_lost("the far broker closed the connection" if exc is None else str(exc) or type(exc).__name__)
 
@@ -166,12 +172,15 @@ class Wire(asyncio.Protocol):
         return len(data)
 
     def close(self) -> None:
-        """Close, after what is written."""
+        """Close, after what is written, in :data:`CLOSE_LIMIT_S` at the latest."""
         self.flush()
         self.on_packet = lambda: None
         transport, self._transport = self._transport, None
         if transport is not None and not transport.is_closing():
             transport.close()
+            if transport.get_write_buffer_size():
+                # A far broker that stands still and reads nothing would keep it for ever.
+                self._cut = asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, transport.abort)
 
     def setblocking(self, blocking: bool) -> None:
         """Does nothing: it never blocks."""

@@ -25,6 +25,9 @@ class Scripted:
         self.answer: Callable[[bytes], bytes] = lambda packet: b""
         """Returns what is sent for a packet."""
         self.address = ""
+        self.reads = asyncio.Event()
+        """Whether it reads; it does at first."""
+        self.reads.set()
         self._writers: list[asyncio.StreamWriter] = []
 
     def of(self, kind: int) -> list[bytes]:
@@ -37,6 +40,7 @@ class Scripted:
 
     def cut(self) -> None:
         """End all connections."""
+        self.reads.set()
         for each in self._writers:
             each.close()
 
@@ -45,6 +49,7 @@ class Scripted:
         self._writers.append(writer)
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
+                await self.reads.wait()
                 packet = await _packet(reader)
                 self.packets.append(packet)
                 writer.write(self.connack if packet[0] >> 4 == CONNECT else self.answer(packet))
