@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge_mqtt_harness.making import Made, message
-from bridge_mqtt_harness.scripted import CONNACK_3, PUBLISH, SUBSCRIBE, Scripted, scripted
+from bridge_mqtt_harness.scripted import CONNACK_3, PUBCOMP, PUBLISH, PUBREC, SUBSCRIBE, Scripted, scripted
 from kinmqtt_bridge_mqtt import wire as wire_module
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.bridge import Item
@@ -123,6 +123,36 @@ async def end(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError, ServiceUnavailable):
         await task
+
+
+def test_a_message_of_qos_2_is_acknowledged_once_it_is_published() -> None:
+    """Of a session of another bridge: PUBREC in advance lost it with the connection, and PUBCOMP never came."""
+
+    async def test() -> None:
+        async with scripted() as far:
+            made = Made(far.address, "a/# in 1")
+            over = asyncio.Event()
+            far.answer = lambda packet: (
+                b"\x90\x04" + packet[2:4] + b"\x00\x01\x34\x09\x00\x03a/b\x00\x07\x00x"
+                if packet[0] >> 4 == SUBSCRIBE
+                else b""
+            )
+
+            async def publish(messages: Sequence[Message]) -> None:
+                await over.wait()
+
+            task = asyncio.ensure_future(made.source.run(publish))
+            await until(lambda: (link := made.connection._link) is not None and link._incoming)
+            far.send(b"\x62\x02\x00\x06")  # PUBREL for a message of an earlier connection
+            await until(lambda: far.of(PUBCOMP) == [b"\x70\x02\x00\x06"])
+            assert not far.of(PUBREC)
+            over.set()
+            await until(lambda: far.of(PUBREC) == [b"\x50\x02\x00\x07"])
+            far.send(b"\x62\x02\x00\x07")
+            await until(lambda: far.of(PUBCOMP)[1:] == [b"\x70\x02\x00\x07"])
+            await end(task)
+
+    run(test())
 
 
 def test_each_server_is_subscribed_to() -> None:

@@ -211,8 +211,13 @@ class WiredClient(Client):
         received = self._in_packet
         is_v5 = self._protocol == MQTTProtocolVersion.MQTTv5
         message = read_publish(received["command"], received["packet"], is_v5)
-        if message.qos < 2:
-            self._handle_on_message(message)
-            return MQTTErrorCode.MQTT_ERR_SUCCESS
-        self._in_messages[message.mid] = message
-        return self._send_pubrec(message.mid)
+        self._handle_on_message(message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def ack(self, mid: int, qos: int) -> MQTTErrorCode:
+        """Acknowledge a message that is published here; one of QoS 2 by PUBREC, which paho would send at once."""
+        return self._send_pubrec(mid) if qos == 2 else super().ack(mid, qos)
+
+    def _handle_pubrel(self) -> MQTTErrorCode:
+        # Also for one that an earlier connection has acknowledged.
+        return self._send_pubcomp(int.from_bytes(self._in_packet["packet"][:2], "big"))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-CONNECT, PUBLISH, SUBSCRIBE = 1, 3, 8
+CONNECT, PUBLISH, PUBREC, PUBCOMP, SUBSCRIBE = 1, 3, 5, 7, 8
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 """Accepts a client of MQTT 5."""
