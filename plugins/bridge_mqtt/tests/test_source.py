@@ -138,6 +138,23 @@ def test_a_message_that_went_round_is_dropped_and_counted(far: Mosquitto) -> Non
     run(test())
 
 
+def test_properties_that_paho_reads_badly_do_not_end_the_link(far: Mosquitto) -> None:
+    """U+FEFF, and very many: such a message would stop both directions each time it comes again."""
+    made = Made(far.address, "odd/# in 1")
+    properties = PahoProperties(PacketTypes.PUBLISH)
+    object.__setattr__(properties, "UserProperty", [("\ufeff", "")] * 2_000)
+
+    async def test() -> None:
+        published = Published()
+        async with running(made, published):
+            with far_client(far.port, "pub") as client:
+                client.publish("odd/a", b"x", properties=properties)
+            await until(lambda: published.messages)
+        assert len(published.messages[0].properties.user_property) == 2_001
+
+    run(test())
+
+
 def test_what_is_not_committed_comes_again(far: Mosquitto) -> None:
     """B11: it is acknowledged there only once it is committed here, in its order."""
     with observed(far.port) as observer:

@@ -49,6 +49,17 @@ MISTAKES = [
     ),
     (r"SELECT regex_match(topic, '(a)\1') AS x FROM " + '"t"', "a pattern can't refer back"),
     ("SELECT regex_match(topic, 'a.*b.*c.*d') AS x FROM \"t\"", "1:27: regex_match: the pattern may take too long"),
+    *(
+        (f"SELECT regex_match(topic, '{pattern}') AS x FROM \"t\"", "the pattern may take too long")
+        for pattern in (
+            "^" + "a?" * 40 + "b",
+            "^" + "a??" * 40 + "b",
+            "^" + "a{1,2}" * 40 + "b",
+            "^" + "[ab]{,9}" * 12 + "c",
+            "^" + "(?:a|a)" * 40 + "b",
+            "(a|ab|abc)" * 20 + "d",
+        )
+    ),
     ("SELECT regex_match(topic, '(?=a)') AS x FROM \"t\"", "only (?: may be used"),
     ("SELECT regex_match(topic, '(') AS x FROM \"t\"", "the pattern is invalid"),
     ('SELECT regex_match(topic, topic) AS x FROM "t"', "argument 2 of regex_match must be a constant"),

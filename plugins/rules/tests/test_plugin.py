@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_rules import Rules, RulesSettings
+from kinmqtt_rules.running import MAX_MADE_BYTES
 from kinmqtt_spi.errors import NotCommitted, NotConfigured, SettingsError
 from kinmqtt_spi.memory.outbox import MemoryOutbox
 from kinmqtt_spi.memory.plugin import BareContext
@@ -223,6 +224,20 @@ def test_rules_make_a_bounded_number_of_messages_of_one() -> None:
     context.route(message_of())
 
     assert len(context.published) + len(context.too_deep) == MAX_MADE
+    assert "LoopError" in context.log.texts("warn")[0]
+
+
+def test_rules_make_a_bounded_size_of_messages_of_one() -> None:
+    """Or one message with a thousand rows would hold the event loop for seconds, and take a gigabyte."""
+    sql = 'FOREACH payload.a DO payload AS p FROM "t/#"'
+    _, context = started(rule(sql, republish("x", payload="${p}")))
+    payload = json.dumps({"a": [1] * 1000, "b": "b" * (1 << 20)}).encode()
+
+    context.route(message_of(payload=payload))
+
+    made = [len(message.payload) for message in context.published]
+    assert sum(made) - made[-1] < MAX_MADE_BYTES <= sum(made)
+    assert counted(context, "rules.loops") == 1
     assert "LoopError" in context.log.texts("warn")[0]
 
 

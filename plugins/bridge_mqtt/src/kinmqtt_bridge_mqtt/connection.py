@@ -45,6 +45,8 @@ class Connection:
         self._servers = [address(each) for each in settings.servers]
         self._first = 0
         """The place of the server that is tried first."""
+        self._place = 0
+        """The place of the server that was used last."""
         self._lock = asyncio.Lock()
         self._link: Link | None = None
         self._had_session = False
@@ -120,7 +122,7 @@ class Connection:
                 failures.append(error)
                 continue
             self._first = (place + 1) % count
-            self._note_session(link)
+            self._note_session(link, place)
             if place and not settings.round_robin:
                 self._watch_for_the_first(link)
             return link
@@ -164,11 +166,12 @@ class Connection:
             settings.max_packet_bytes,
         )
 
-    def _note_session(self, link: Link) -> None:
+    def _note_session(self, link: Link, place: int) -> None:
         if self._had_session and not link.session_present:
             self._warn(f"connection {self.name}: the far broker has lost the session, and what waited in it")
-        if not link.session_present:
-            self._is_subscribed = False
+        if not link.session_present or place != self._place:
+            self._is_subscribed = False  # What another server has kept may be older than the settings.
+        self._place = place
         self._had_session = not self.settings.clean_start and bool(self.mapping.remote_filters)
 
     def _watch_for_the_first(self, link: Link) -> None:
@@ -192,7 +195,7 @@ class Connection:
         finally:
             link.is_moving = False
         self._link = first
-        self._note_session(first)
+        self._note_session(first, 0)
         if self._is_retired or not link.users:
             first.close()  # Nobody needs it any more.
         link.close("the first server is back")

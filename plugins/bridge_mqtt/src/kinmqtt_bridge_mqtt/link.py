@@ -17,13 +17,14 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from kinmqtt_bridge_mqtt.receiving import size_of
 from kinmqtt_bridge_mqtt.refusals import UNSUPPORTED_VERSION, answer_of, error_of
 from kinmqtt_bridge_mqtt.wire import Wire, WiredClient
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Answer
 
 MAX_INCOMING_BYTES: Final = 16 << 20
-"""The most bytes of payloads that wait to be published; beyond that the far broker is not read from.
+"""The most bytes of payloads and properties that wait to be published; beyond that the far broker is not read from.
 
 Where it owes answers to what was sent, it is: they come behind its messages. Then twice as many may wait.
 """
@@ -176,7 +177,7 @@ class Link:
         self.check()
         self._tick()
         if said.state_topic:
-            self._client.publish(said.state_topic, b"1", 1, True)
+            self.publish(Batch(1), 0, said.state_topic, b"1", 1, True, None)  # It counts for Receive Maximum.
 
     def check(self) -> None:
         """Raise the error of a link that is lost."""
@@ -238,14 +239,14 @@ class Link:
             ]
         self._subscribed = self._loop.create_future()
         self._client.subscribe(asked)
-        try:
-            async with asyncio.timeout(timeout_s):
-                reasons = await self._subscribed
-        except TimeoutError:
+        await asyncio.wait([self._subscribed], timeout=timeout_s)
+        while not self._subscribed.done() and self._wire.is_paused:
+            # It comes behind what can't be published here for now.
+            await asyncio.wait([self._subscribed], timeout=timeout_s)
+        if not self._subscribed.done():
             self.fail(ServiceUnavailable(f"the far broker did not answer SUBSCRIBE within {timeout_s:g} s"))
-            raise ServiceUnavailable(str(self.error)) from None
         self.check()
-        for (filter, _), reason in zip(filters, reasons, strict=False):
+        for (filter, _), reason in zip(filters, self._subscribed.result(), strict=False):
             if reason.value >= 0x80:
                 raise SinkRefused(
                     f"the far broker refuses the subscription to {filter[:100]!r}: {reason} (0x{reason.value:02X}); "
@@ -265,7 +266,7 @@ class Link:
         """Acknowledge the oldest messages."""
         for _ in range(min(count, len(self._incoming))):
             message = self._incoming.popleft()
-            self._incoming_bytes -= len(message.payload)
+            self._incoming_bytes -= size_of(message)
             if message.qos and self.error is None:
                 self._client.ack(message.mid, message.qos)
         if self._is_behind and not self._incoming:
@@ -368,7 +369,7 @@ class Link:
                 self._dropped += 1
             return
         self._incoming.append(message)
-        self._incoming_bytes += len(message.payload)
+        self._incoming_bytes += size_of(message)
         if not self._arrived.is_set():
             self._arrived.set()
         if self._has(1) and not self._under_way:
@@ -390,7 +391,7 @@ class Link:
     def _read(self) -> None:
         try:
             self._client.loop_read()
-        except Exception as error:  # What paho can't read, as a topic that is not UTF-8.
+        except Exception as error:  # What can't be read, as a property that is not UTF-8.
             self.fail(ServiceUnavailable(f"a packet can't be read: {type(error).__name__}"))
 
     def _tick(self) -> None:

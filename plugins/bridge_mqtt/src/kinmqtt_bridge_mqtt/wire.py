@@ -12,6 +12,14 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from paho.mqtt.client import Client
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+
+from kinmqtt_bridge_mqtt.receiving import read_publish
+
+PACKET_IDS: Final = 65_535
+
+CLOSE_LIMIT_S: Final = 1.0
+"""How long what is written may take once the connection is closed; after that it is cut."""
 
 LONGEST_LENGTH: Final = 4
 """The most bytes that the length of a packet takes."""
@@ -23,6 +31,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, max_packet_bytes: int) -> None:
         self._max_packet_bytes = max_packet_bytes
         self._transport: asyncio.Transport | None = None
+        self._cut: asyncio.TimerHandle | None = None
         self._data = b""
         self._start = 0
         """Where the next byte is that paho reads."""
@@ -58,6 +67,8 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report it."""
         self._transport = None
+        if self._cut is not None:
+            self._cut.cancel()
         self._writable.set()
         self.on_lost("the far broker closed the connection" if exc is None else str(exc) or type(exc).__name__)
 
@@ -80,6 +91,11 @@ class Wire(asyncio.Protocol):
             self._is_paused = True
             if self._transport is not None:
                 self._transport.pause_reading()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether :meth:`pause` was called last."""
+        return self._is_paused
 
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
@@ -156,12 +172,15 @@ class Wire(asyncio.Protocol):
         return len(data)
 
     def close(self) -> None:
-        """Close, after what is written."""
+        """Close, after what is written, in :data:`CLOSE_LIMIT_S` at the latest."""
         self.flush()
         self.on_packet = lambda: None
         transport, self._transport = self._transport, None
         if transport is not None and not transport.is_closing():
             transport.close()
+            if transport.get_write_buffer_size():
+                # A far broker that stands still and reads nothing would keep it for ever.
+                self._cut = asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, transport.abort)
 
     def setblocking(self, blocking: bool) -> None:
         """Does nothing: it never blocks."""
@@ -179,3 +198,26 @@ class WiredClient(Client):
     def _create_socket(self) -> Any:
         # paho has no public way to give it a connection; tests see to it that this one goes on working.
         return self.wire
+
+    def _mid_generate(self) -> int:
+        # paho numbers messages of QoS 0, too, and tells of them as of those that are acknowledged.
+        for _ in range(PACKET_IDS):
+            mid: int = super()._mid_generate()
+            if mid not in self._out_messages:
+                break
+        return mid
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        received = self._in_packet
+        is_v5 = self._protocol == MQTTProtocolVersion.MQTTv5
+        message = read_publish(received["command"], received["packet"], is_v5)
+        self._handle_on_message(message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def ack(self, mid: int, qos: int) -> MQTTErrorCode:
+        """Acknowledge a message that is published here; one of QoS 2 by PUBREC, which paho would send at once."""
+        return self._send_pubrec(mid) if qos == 2 else super().ack(mid, qos)
+
+    def _handle_pubrel(self) -> MQTTErrorCode:
+        # Also for one that an earlier connection has acknowledged.
+        return self._send_pubcomp(int.from_bytes(self._in_packet["packet"][:2], "big"))

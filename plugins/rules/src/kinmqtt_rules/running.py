@@ -19,11 +19,14 @@ from kinmqtt_spi.values import Message
 LOGGED_AGAIN_AFTER_S: Final = 60.0
 """The shortest time between two lines about one rule's failures."""
 
+MAX_MADE_BYTES: Final = 16 << 20
+"""The payloads of messages that rules make of one: once they have so many bytes, it makes no more."""
+
 MESSAGE_EVENT: Final = "message.publish"
 
 
 class LoopError(Exception):
-    """Rules have made too many messages of one."""
+    """Rules have made too many messages of one, or too large ones."""
 
 
 class RunningRule:
@@ -140,6 +143,8 @@ class Engine:
         """How many calls of taps are under way: a rule may publish what another one sees."""
         self._made = 0
         """How many messages rules have made because of the outermost one."""
+        self._made_bytes = 0
+        """Their payloads."""
         self.is_muted = False
         """Whether what is published now fires no rules."""
 
@@ -165,23 +170,29 @@ class Engine:
 
     def _act_on(self, rule: RunningRule, rows: Sequence[Any], subject: Subject) -> None:
         if not self._depth:
-            self._made = 0
+            self._made = self._made_bytes = 0
         self._depth += 1
         try:
             for action, made in rule.made_of(rows, subject):
-                self.act(rule, action, made)
+                if not self.act(rule, action, made):
+                    break  # It takes time to make what would be dropped.
         finally:
             self._depth -= 1
 
-    def act(self, rule: RunningRule, action: Action, message: Message) -> None:
-        """Carry out an action; a failure is counted."""
+    def act(self, rule: RunningRule, action: Action, message: Message) -> bool:
+        """Carry out an action; a failure is counted. Return whether another one makes sense."""
         if not self._depth:
-            self._made = 0
+            self._made = self._made_bytes = 0
         self._made += 1
         if self._made > MAX_MADE:
             rule.loops.value += 1
             rule.failed(LoopError(f"rules have made {MAX_MADE} messages of one"))
-            return
+            return False
+        if self._made_bytes >= MAX_MADE_BYTES:
+            rule.loops.value += 1
+            rule.failed(LoopError(f"rules have made payloads of {MAX_MADE_BYTES} bytes of one message"))
+            return False
+        self._made_bytes += len(message.payload)
         if action.sink is None and self._depth > MAX_NESTED:
             rule.loops.value += 1  # the broker drops it, and says so
         before = self.is_muted
@@ -192,3 +203,4 @@ class Engine:
             rule.failed(error)
         finally:
             self.is_muted = before
+        return True

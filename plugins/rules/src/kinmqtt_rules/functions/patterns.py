@@ -13,9 +13,13 @@ MAX_OF_THREE: Final = 256
 
 MAX_PATTERN: Final = 500
 
+FREE_WAYS: Final = 16
+"""The ways through short repetitions and alternatives that do not count; more count as the text's length does."""
+
 _CLASS: Final = re.compile(r"\[\^?\]?(?:[^\\\]]|\\.)*\]")
 _REPEATS: Final = re.compile(r"[*+?]|\{[0-9]*,?[0-9]*\}")
 _SHORT: Final = re.compile(r"\{[0-9]?,?[0-9]\}|\?")
+_RANGE: Final = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}")
 _LITERAL: Final = re.compile(r"(?:\\([^0-9A-Za-z])|([^\\\[\](){}.^$|*+?]))(?![*?{])")
 _CODE: Final = re.compile(r"\\[xuUN0]")
 _BOUNDED: Final = re.compile(r"\{[0-9]{1,3}\}|\?")
@@ -39,10 +43,11 @@ class SafePattern:
             self._compiled = re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"the pattern is invalid: {error}") from None
-        power = _power(pattern)
+        power = _power(pattern) + _power_of_ways(pattern)
         if power > 3:
             raise ValueError(
-                "the pattern may take too long: too many of its repetitions may match what is behind them; "
+                "the pattern may take too long: too many of its repetitions or alternatives may match what is behind "
+                "them; "
                 "begin it with ^, or use [^…] or LIKE"
             )
         self._longest = MAX_OF_THREE if power == 3 else MAX_SUBJECT
@@ -128,6 +133,48 @@ def _power(pattern: str) -> int:
         atom = "" if sign in "()|" or has_codes else pattern[place:end]
         place = end
     return power + settled  # those that are settled take their time one after the other
+
+
+def _power_of_ways(pattern: str) -> int:
+    """Return the power of :data:`MAX_OF_THREE` that the ways through what :func:`_power` does not count may reach.
+
+    Twenty times ``a?`` are a million ways through a text of twenty letters.
+    """
+    ways = 1
+    alternatives = [1]
+    place = 0
+    while place < len(pattern):
+        sign = pattern[place]
+        repeat = _REPEATS.match(pattern, place)
+        if repeat is not None:
+            place = repeat.end() + pattern.startswith("?", repeat.end())
+            if _SHORT.fullmatch(repeat[0]) is not None:
+                ways *= _ways(repeat[0])
+            continue
+        found = _CLASS.match(pattern, place) if sign == "[" else None
+        place = place + 1 + (sign == "\\") if found is None else found.end()
+        if sign == "(":
+            place += 2 * pattern.startswith("?:", place)
+            alternatives.append(1)
+        elif sign == "|":
+            alternatives[-1] += 1
+        elif sign == ")":
+            ways *= alternatives.pop()
+    ways *= alternatives[0]
+    power = 0
+    while ways > FREE_WAYS:
+        ways = -(-ways // MAX_OF_THREE)
+        power += 1
+    return power
+
+
+def _ways(repeat: str) -> int:
+    """Return how many numbers of times a short repetition allows."""
+    found = _RANGE.fullmatch(repeat)
+    if found is None:
+        return 2
+    low, comma, high = found.groups()
+    return int(high or 9) - int(low or 0) + 1 if comma else 1
 
 
 def _behind(pattern: str, place: int) -> int:
