@@ -158,6 +158,12 @@ def test_a_server_that_refuses_does_not_keep_it_from_the_next_one(far: Mosquitto
             run(Made(closed.address, "# out 1", others=[closed.address]).sink.open())
 
 
+def test_a_name_that_no_host_can_have_is_refused() -> None:
+    """Not an error of the program: the search for another server goes on."""
+    with pytest.raises(SinkRefused, match="can't be the name of a host"):
+        run(Made(f"{'a' * 64}.example:1883", "# out 1").sink.open())
+
+
 @pytest.mark.parametrize("answer", [b"\x20\x02\x00\x01", b""], ids=["refused", "closed"])
 def test_a_broker_that_knows_no_bridges_is_asked_without_the_bit(far: Mosquitto, answer: bytes) -> None:
     """MQTT 3.1.1: some answer with return code 1, some just close."""

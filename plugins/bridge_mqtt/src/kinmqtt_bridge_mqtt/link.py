@@ -417,6 +417,8 @@ async def connect(
         raise SinkRefused(f"{host}:{port}: its certificate is not trusted: {error.verify_message}; see tls") from None
     except TimeoutError:
         raise ServiceUnavailable(f"{host}:{port}: no connection within {timeout_s:g} s") from None
+    except UnicodeError as error:
+        raise SinkRefused(f"{host}:{port}: it can't be the name of a host: {error}") from None
     except OSError as error:
         raise ServiceUnavailable(f"{host}:{port}: {error.strerror or error}") from None
     link = Link(introduction, wire)
