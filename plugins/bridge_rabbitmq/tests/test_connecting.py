@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from bridge_rabbitmq_harness.making import connection, item, opened, sink
 from kinmqtt_bridge_rabbitmq import connecting
@@ -16,6 +17,7 @@ from kinmqtt_bridge_rabbitmq.settings import TlsSettings
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from root_harness.rabbitmq import RabbitMQ
 from spi_harness.certificates import self_signed, signed
+from spi_harness.processes import free_port
 from spi_harness.waiting import until
 
 Pair = tuple[Path, Path]
@@ -76,6 +78,27 @@ def test_a_server_with_another_name_is_refused(rabbitmq: RabbitMQ, wrong: Pair) 
     send(address, queue, TlsSettings(ca_file=wrong[0], verify_hostname=False))
 
     assert len(rabbitmq.take(queue)) == 1
+
+
+def test_a_server_that_is_refused_does_not_keep_it_from_the_next_one(
+    rabbitmq: RabbitMQ, right: Pair, wrong: Pair
+) -> None:
+    """Both are named where none is left; it is REFUSED only if that holds for all."""
+    queue = rabbitmq.declare("tls-next")
+    refused, trusted = rabbitmq.listen_with_tls(wrong), rabbitmq.listen_with_tls(right)
+    tls = TlsSettings(ca_file=right[0])
+
+    async def sending(*servers: str) -> None:
+        async with opened(evolve(connection(trusted, tls=tls), servers=servers), routing_key=queue) as out:
+            assert await out.send([item(payload=b"1")]) is None
+
+    asyncio.run(sending(refused, trusted))
+    assert len(rabbitmq.take(queue)) == 1
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ServiceUnavailable, match=rf"{refused}: .*can't be verified.*; {nobody}: "):
+        asyncio.run(sending(refused, nobody))
+    with pytest.raises(SinkRefused, match=rf"{refused}: .*; {refused}: "):
+        asyncio.run(sending(refused, refused))
 
 
 def test_a_server_knows_the_broker_by_its_certificate(rabbitmq: RabbitMQ, right: Pair, folder: Path) -> None:

@@ -92,6 +92,12 @@ class BridgeMqtt:
         self._settings = settings
         return ()
 
+    @hookimpl
+    def stop(self) -> None:
+        """Close what is left of the connections: sinks and sources have ended."""
+        for connection in self._connections.values():
+            connection.retire()
+
     def _present(self, context: Context) -> Mapping[str, Connection]:
         """Return the connections of the settings: unchanged ones stay, the others end."""
         wanted = self._settings.connections

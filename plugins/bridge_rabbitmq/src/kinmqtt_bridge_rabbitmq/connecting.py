@@ -20,7 +20,7 @@ MAX_PASSWORD_BYTES: Final = 4096
 
 async def connect(settings: ConnectionSettings) -> Link:
     """Return a link to the first server that takes it; raises ``SinkRefused`` and ``ServiceUnavailable``."""
-    problems: list[str] = []
+    failures: list[Exception] = []
     for parameters in _parameters(settings):
         try:
             async with asyncio.timeout(settings.timeout_s):
@@ -32,12 +32,13 @@ async def connect(settings: ConnectionSettings) -> Link:
                     raise
         except Exception as error:
             found = meaning(error)
-            if isinstance(found, SinkRefused):
-                raise found from error
-            problems.append(f"{parameters.host}:{parameters.port}: {found}")
+            kind = SinkRefused if isinstance(found, SinkRefused) else ServiceUnavailable
+            failures.append(kind(f"{parameters.host}:{parameters.port}: {found}"))
         else:
             return link
-    raise ServiceUnavailable("; ".join(problems))
+    # A server that is away may be back soon: that is worth another attempt before somebody mends the others.
+    is_refused = all(isinstance(each, SinkRefused) for each in failures)
+    raise (SinkRefused if is_refused else ServiceUnavailable)("; ".join(map(str, failures)))
 
 
 async def _opened(parameters: pika.ConnectionParameters) -> Connection:
