@@ -11,7 +11,7 @@ import pytest
 
 from bridge_http_harness.making import item, open_sink, run, send
 from bridge_http_harness.server import HANG, Got, Server, Then, answer
-from kinmqtt_bridge_http.answers import MAX_RETRY_AFTER_S, retry_after_s
+from kinmqtt_bridge_http.answers import MAX_RETRY_AFTER_S, Reply, meaning, retry_after_s
 from kinmqtt_bridge_http.client import MAX_ANSWER_BYTES
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.services.bridge import Poison, Retry, SendSettings
@@ -338,3 +338,27 @@ def test_a_slow_server_gets_on(server: Server) -> None:
     assert 1 <= taken < 10
     assert answers[:taken] == [None] * taken
     assert all(isinstance(each, Retry) and each.after_s == 0.0 for each in answers[taken:])
+
+
+@pytest.mark.parametrize(
+    ("secret", "quoted"),
+    [
+        ("Bearer abc.def", "token abc.def is unknown"),
+        ("Basic YWRhOnB3LTE=", "no user ada:pw-1"),
+        ("Basic YWRhOnB3LTE=", "wrong password pw-1"),
+        ("Basic YWRhOnB3LTE=", "bad credentials YWRhOnB3LTE="),
+        ("Basic %%%", "bad credentials %%%"),
+        ("plain", "plain is no key"),
+    ],
+)
+@pytest.mark.parametrize("where", ["body", "reason", "location"])
+def test_no_part_of_a_secret_is_quoted(secret: str, quoted: str, where: str) -> None:
+    """Wherever a server repeats it, and whatever of it."""
+    texts: dict[str, Any] = {where: quoted.encode() if where == "body" else quoted}
+    status = 302 if where == "location" else 403
+    with pytest.raises(SinkRefused) as refused:
+        meaning(Reply(status, **texts), 0.0, True, [secret])
+
+    said = str(refused.value)
+    assert "***" in said
+    assert all(part not in said for part in (*secret.split()[-1:], "pw-1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -43,11 +44,12 @@ def meaning(reply: Reply, now: float, has_one_url: bool, secrets: Iterable[str] 
     status = reply.status
     if 200 <= status < 300:
         return None
-    text = f"the server answers {status}{_quoted(reply, secrets)}"
+    hidden = _hidden(secrets)
+    text = f"the server answers {status}{_quoted(reply, hidden)}"
     if status in _LATER or status >= 500:
         return Retry(text, retry_after_s(reply.retry_after, now))
     if 300 <= status < 400:
-        where = f" to {reply.location[:MAX_QUOTED]!a}" if reply.location else ""
+        where = f" to {_masked(reply.location, hidden)[:MAX_QUOTED]!a}" if reply.location else ""
         raise SinkRefused(f"url: the server redirects{where} ({status}), which is not followed: write the final URL")
     if status in (401, 403):
         raise SinkRefused(f"{text}: check secret_headers, signature_secret_file and tls")
@@ -72,9 +74,34 @@ def retry_after_s(text: str, now: float) -> float | None:
     return min(seconds, MAX_RETRY_AFTER_S) if seconds > 0 else None
 
 
-def _quoted(reply: Reply, secrets: Iterable[str]) -> str:
-    text = reply.body.decode("utf-8", "replace")
+def _hidden(secrets: Iterable[str]) -> list[str]:
+    """Return the texts that are not quoted, the longest first: a server may quote a token without ``Bearer``.
+
+    Of ``Basic`` (RFC 7617) that is what is encoded, and the password in it.
+    """
+    found: set[str] = set()
     for secret in secrets:
-        text = text.replace(secret, "***")
-    reason = f" {ascii(reply.reason[:MAX_QUOTED])[1:-1]}" if reply.reason else ""
+        found.add(secret)
+        scheme, _, rest = secret.partition(" ")
+        if not rest:
+            continue
+        found.add(rest.strip())
+        if scheme.lower() == "basic":
+            try:
+                pair = b64decode(rest, validate=True).decode()
+            except ValueError:
+                continue
+            found |= {pair, pair.partition(":")[2]}
+    return sorted(found - {""}, key=len, reverse=True)
+
+
+def _masked(text: str, hidden: Iterable[str]) -> str:
+    for each in hidden:
+        text = text.replace(each, "***")
+    return text
+
+
+def _quoted(reply: Reply, hidden: Iterable[str]) -> str:
+    text = _masked(reply.body.decode("utf-8", "replace"), hidden)
+    reason = f" {ascii(_masked(reply.reason, hidden)[:MAX_QUOTED])[1:-1]}" if reply.reason else ""
     return f"{reason}: {text[:MAX_QUOTED]!a}" if text else reason
