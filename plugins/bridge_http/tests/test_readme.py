@@ -10,15 +10,16 @@ import attrs
 import pytest
 
 from kinmqtt_bridge_http import BridgeHttp, BridgeHttpSettings
-from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
+from kinmqtt_bridge_http.settings import SinkSettings
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.tls import ClientTls
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-CLASSES = (SinkSettings, TlsSettings, OutboxSettings, SendSettings)
+CLASSES = (SinkSettings, ClientTls, OutboxSettings, SendSettings)
 
 
 def example() -> str:

@@ -12,11 +12,12 @@ import pytest
 
 from bridge_http_harness.making import item, run, send
 from bridge_http_harness.server import Server
-from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
+from kinmqtt_bridge_http.settings import SinkSettings
 from kinmqtt_bridge_http.signing import signature
 from kinmqtt_bridge_http.sink import HttpSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.tls import ClientTls
 from spi_harness.certificates import self_signed
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def serving(**more: Any) -> Iterator[Server]:
 def test_a_server_with_a_trusted_certificate_gets_messages(right: Pair) -> None:
     """Over TLS."""
     with serving(certificate=right) as server:
-        assert send(server.url, [item()], tls=TlsSettings(ca_file=right[0])) == [None]
+        assert send(server.url, [item()], tls=ClientTls(ca_file=right[0])) == [None]
         assert len(server.got) == 1
 
 
@@ -72,23 +73,30 @@ def test_a_server_with_another_name_gets_nothing(wrong: Pair) -> None:
     """Its certificate is trusted, and names another host."""
     with serving(certificate=wrong) as server:
         with pytest.raises(SinkRefused, match=r"IP address mismatch.*127\.0\.0\.1"):
-            send(server.url, [item()], tls=TlsSettings(ca_file=wrong[0]))
+            send(server.url, [item()], tls=ClientTls(ca_file=wrong[0]))
         assert server.got == []
+
+
+def test_the_name_in_a_certificate_need_not_be_looked_at(wrong: Pair) -> None:
+    """Where the settings say so."""
+    with serving(certificate=wrong) as server:
+        tls = ClientTls(ca_file=wrong[0], verify_hostname=False)
+        assert send(server.url, [item()], tls=tls) == [None]
 
 
 def test_a_server_without_tls_is_away(right: Pair) -> None:
     """It answers in plain text."""
     with serving() as server, pytest.raises(ServiceUnavailable):
-        send(server.url.replace("http:", "https:"), [item()], tls=TlsSettings(ca_file=right[0]), timeout_s=1)
+        send(server.url.replace("http:", "https:"), [item()], tls=ClientTls(ca_file=right[0]), timeout_s=1)
 
 
 def test_a_server_knows_the_broker_by_its_certificate(right: Pair, wrong: Pair) -> None:
     """With another one, or none, nothing is sent."""
-    client = {"certificate_file": wrong[0], "key_file": wrong[1]}
+    client: dict[str, Any] = {"certificate_file": wrong[0], "key_file": wrong[1]}
     with serving(certificate=right, client_authority=wrong[0]) as server:
-        assert send(server.url, [item()], tls=TlsSettings(ca_file=right[0], **client)) == [None]
+        assert send(server.url, [item()], tls=ClientTls(ca_file=right[0], **client)) == [None]
         with pytest.raises(ServiceUnavailable):
-            send(server.url, [item()], tls=TlsSettings(ca_file=right[0]))
+            send(server.url, [item()], tls=ClientTls(ca_file=right[0]))
         assert len(server.got) == 1
 
 
@@ -99,9 +107,11 @@ def test_files_without_certificates_are_refused(tmp_path: Path, right: Pair, wro
     url = "https://127.0.0.1:1/"
 
     with pytest.raises(SinkRefused, match=re.escape(f"{PLACE}tls.ca_file: {nothing} has no certificates")):
-        send(url, [item()], tls=TlsSettings(ca_file=nothing))
-    with pytest.raises(SinkRefused, match=re.escape(f"{PLACE}tls: {right[0]} and {wrong[1]} are no certificate")):
-        send(url, [item()], tls=TlsSettings(certificate_file=right[0], key_file=wrong[1]))
+        send(url, [item()], tls=ClientTls(ca_file=nothing))
+    with pytest.raises(
+        SinkRefused, match=re.escape(f"{PLACE}tls.certificate_file, key_file: {right[0]}, {wrong[1]}")
+    ):
+        send(url, [item()], tls=ClientTls(certificate_file=right[0], key_file=wrong[1]))
 
 
 @pytest.mark.parametrize(

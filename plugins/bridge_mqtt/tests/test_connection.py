@@ -15,12 +15,12 @@ from bridge_mqtt_harness.clients import far_client
 from bridge_mqtt_harness.making import Made, message
 from bridge_mqtt_harness.mosquitto import PLAIN, Mosquitto, mosquitto, with_user
 from bridge_mqtt_harness.observer import Observer, observed
-from kinmqtt_bridge_mqtt.connection import _context
 from kinmqtt_bridge_mqtt.settings import TlsSettings
 from kinmqtt_spi.errors import PublishRefused, ServiceUnavailable, SinkRefused
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.bridge import Item, Poison
 from kinmqtt_spi.services.plugin import HealthState
+from kinmqtt_spi.tls import client_context
 from kinmqtt_spi.values import Message
 from spi_harness.certificates import self_signed
 from spi_harness.processes import free_port
@@ -248,7 +248,7 @@ def test_a_protocol_is_asked_for_by_alpn(folder: Path) -> None:
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(certificate, key)
     server.set_alpn_protocols(["http/1.1", "mqtt"])
-    context = _context(TlsSettings(ca_file=certificate, alpn="mqtt"))
+    context = client_context(certificate, alpn="mqtt")
 
     async def test() -> str:
         ended = asyncio.Event()

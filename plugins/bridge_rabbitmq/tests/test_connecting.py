@@ -13,8 +13,8 @@ from attrs import evolve
 from bridge_rabbitmq_harness.making import connection, item, opened, sink
 from kinmqtt_bridge_rabbitmq import connecting
 from kinmqtt_bridge_rabbitmq.link import Connection
-from kinmqtt_bridge_rabbitmq.settings import TlsSettings
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
+from kinmqtt_spi.tls import ClientTls
 from root_harness.rabbitmq import RabbitMQ
 from spi_harness.certificates import self_signed, signed
 from spi_harness.processes import free_port
@@ -41,7 +41,7 @@ def wrong(folder: Path) -> Pair:
     return self_signed(folder, "wrong", "DNS:elsewhere.example,IP:127.0.0.9")
 
 
-def send(address: str, queue: str, tls: TlsSettings | None) -> None:
+def send(address: str, queue: str, tls: ClientTls | None) -> None:
     """Send a message."""
 
     async def test() -> None:
@@ -55,7 +55,7 @@ def test_a_server_with_a_trusted_certificate_gets_messages(rabbitmq: RabbitMQ, r
     """Over TLS."""
     queue = rabbitmq.declare("tls-right")
 
-    send(rabbitmq.listen_with_tls(right), queue, TlsSettings(ca_file=right[0]))
+    send(rabbitmq.listen_with_tls(right), queue, ClientTls(ca_file=right[0]))
 
     assert len(rabbitmq.take(queue)) == 1
 
@@ -65,7 +65,7 @@ def test_a_server_that_nobody_trusts_is_refused(rabbitmq: RabbitMQ, right: Pair)
     address = rabbitmq.listen_with_tls(right)
 
     with pytest.raises(SinkRefused, match=r"main: .*certificate can't be verified: .*self.signed.*ca_file of tls"):
-        send(address, "none", TlsSettings())
+        send(address, "none", ClientTls())
 
 
 def test_a_server_with_another_name_is_refused(rabbitmq: RabbitMQ, wrong: Pair) -> None:
@@ -74,8 +74,8 @@ def test_a_server_with_another_name_is_refused(rabbitmq: RabbitMQ, wrong: Pair) 
     address = rabbitmq.listen_with_tls(wrong)
 
     with pytest.raises(SinkRefused, match=r"IP address mismatch.*127\.0\.0\.1.*check servers"):
-        send(address, queue, TlsSettings(ca_file=wrong[0]))
-    send(address, queue, TlsSettings(ca_file=wrong[0], verify_hostname=False))
+        send(address, queue, ClientTls(ca_file=wrong[0]))
+    send(address, queue, ClientTls(ca_file=wrong[0], verify_hostname=False))
 
     assert len(rabbitmq.take(queue)) == 1
 
@@ -86,7 +86,7 @@ def test_a_server_that_is_refused_does_not_keep_it_from_the_next_one(
     """Both are named where none is left; it is REFUSED only if that holds for all."""
     queue = rabbitmq.declare("tls-next")
     refused, trusted = rabbitmq.listen_with_tls(wrong), rabbitmq.listen_with_tls(right)
-    tls = TlsSettings(ca_file=right[0])
+    tls = ClientTls(ca_file=right[0])
 
     async def sending(*servers: str) -> None:
         async with opened(evolve(connection(trusted, tls=tls), servers=servers), routing_key=queue) as out:
@@ -107,10 +107,10 @@ def test_a_server_knows_the_broker_by_its_certificate(rabbitmq: RabbitMQ, right:
     address = rabbitmq.listen_with_tls(right, clients=right[0])
     client, stranger = signed(folder, "client", right), self_signed(folder, "stranger")
 
-    send(address, queue, TlsSettings(ca_file=right[0], certificate_file=client[0], key_file=client[1]))
+    send(address, queue, ClientTls(ca_file=right[0], certificate_file=client[0], key_file=client[1]))
     for certificate, key in ((None, None), stranger):
         with pytest.raises(SinkRefused, match=r"refuses to speak TLS: .*key_file of tls"):
-            send(address, queue, TlsSettings(ca_file=right[0], certificate_file=certificate, key_file=key))
+            send(address, queue, ClientTls(ca_file=right[0], certificate_file=certificate, key_file=key))
 
     assert len(rabbitmq.take(queue)) == 1
 
@@ -118,7 +118,7 @@ def test_a_server_knows_the_broker_by_its_certificate(rabbitmq: RabbitMQ, right:
 def test_a_port_of_the_other_kind_is_named(rabbitmq: RabbitMQ, right: Pair) -> None:
     """TLS where there is none, and none where there is."""
     for address, tls in (
-        (rabbitmq.address, TlsSettings(ca_file=right[0])),
+        (rabbitmq.address, ClientTls(ca_file=right[0])),
         (rabbitmq.listen_with_tls(right), None),
     ):
         with pytest.raises(ServiceUnavailable, match="check the port of servers, and tls"):
@@ -140,7 +140,7 @@ def test_an_opening_that_takes_too_long_leaves_no_connection(tls: bool) -> None:
         server = await asyncio.start_server(hang, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            settings = connection(f"127.0.0.1:{port}", timeout_s=0.2, tls=TlsSettings() if tls else None)
+            settings = connection(f"127.0.0.1:{port}", timeout_s=0.2, tls=ClientTls() if tls else None)
             with pytest.raises(ServiceUnavailable, match="has not answered in time"):
                 await sink(settings).open()
             async with asyncio.timeout(5):

@@ -15,17 +15,17 @@ from kinmqtt_bridge_rabbitmq.settings import (
     PublishSettings,
     SinkSettings,
     SourceSettings,
-    TlsSettings,
 )
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.tls import ClientTls
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 CLASSES = (
-    ConnectionSettings, TlsSettings, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
+    ConnectionSettings, ClientTls, SinkSettings, SourceSettings, PublishSettings, OutboxSettings, SendSettings,
 )  # fmt: skip
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+from attrs import asdict
 from yarl import URL
 
 from kinmqtt_bridge_http.answers import Reply
-from kinmqtt_bridge_http.settings import SinkSettings, TlsSettings
+from kinmqtt_bridge_http.settings import SinkSettings
 from kinmqtt_bridge_http.templates import is_printable
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
+from kinmqtt_spi.tls import ClientTls, client_context
 
 MAX_ANSWER_BYTES: Final = 64 << 10
 """More of an answer's body is not read: its connection is closed then."""
@@ -119,18 +121,8 @@ def _secret_header(name: str, path: Path) -> str:
     return text
 
 
-def _context(tls: TlsSettings) -> ssl.SSLContext:
+def _context(tls: ClientTls) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-    except (OSError, ValueError) as error:
-        raise SinkRefused(f"tls.ca_file: {tls.ca_file} has no certificates: {error}") from None
-    if tls.certificate_file is not None:
-        try:
-            context.load_cert_chain(tls.certificate_file, tls.key_file, password=_no_password)
-        except (OSError, ValueError) as error:
-            raise SinkRefused(f"tls: {tls.certificate_file} and {tls.key_file} are no certificate: {error}") from None
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the private key has a password, which can't be given")
+        return client_context(**asdict(tls))
+    except ValueError as error:
+        raise SinkRefused(f"tls.{error}") from None

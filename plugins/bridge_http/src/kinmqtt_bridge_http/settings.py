@@ -16,6 +16,7 @@ from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import check_names, checked, problem_with_file, setting
 from kinmqtt_spi.templates import key_maker
+from kinmqtt_spi.tls import ClientTls
 from kinmqtt_spi.topics import check_filters
 from kinmqtt_spi.values import Message
 
@@ -82,8 +83,8 @@ def _check_secret_file(path: Path | None) -> None:
         raise ValueError(problem)
 
 
-def _check_tls(instance: Any, attribute: object, tls: TlsSettings) -> None:
-    if tls != TlsSettings() and not instance.is_encrypted:
+def _check_tls(instance: Any, attribute: object, tls: ClientTls) -> None:
+    if tls != ClientTls() and not instance.is_encrypted:
         raise ValueError("an http:// url is not encrypted: write https://, or leave tls out")
 
 
@@ -107,21 +108,6 @@ def _check_body(instance: Any, attribute: object, body: str) -> None:
 def _check_content_type(content_type: str) -> None:
     if content_type and not re.fullmatch(r"[!-~]+/[ -~]+", content_type):
         raise ValueError(f"{content_type!r} is no content type, such as application/json")
-
-
-@frozen(slots=True)
-class TlsSettings:
-    """How a connection is encrypted, and who the broker is there."""
-
-    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
-    certificate_file: Path | None = setting(None, help="the client certificate")
-    key_file: Path | None = setting(None, help="its private key")
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("ca_file", "certificate_file", "key_file"):
-            _check_file(name, getattr(self, name))
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file need each other")
 
 
 @frozen(slots=True)
@@ -154,7 +140,7 @@ class SinkSettings:
     signature_secret_file: Path | None = setting(
         None, help="a file with the secret that signs bodies", validator=checked(_check_secret_file)
     )
-    tls: TlsSettings = setting(factory=TlsSettings, help="certificates", validator=_check_tls)
+    tls: ClientTls = setting(factory=ClientTls, help="certificates", validator=_check_tls)
     key: str = setting(
         "${clientid}",
         help="the key of messages, a template: those of one key are sent in their order",

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from attrs import evolve
+from attrs import asdict, evolve
 
 from kinmqtt_bridge_mqtt import link as links
 from kinmqtt_bridge_mqtt.link import Introduction, Link, Unanswered
 from kinmqtt_bridge_mqtt.mapping import Mapping
 from kinmqtt_bridge_mqtt.refusals import UnsupportedVersion
-from kinmqtt_bridge_mqtt.settings import ConnectionSettings, TlsSettings, address
+from kinmqtt_bridge_mqtt.settings import ConnectionSettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
+from kinmqtt_spi.tls import client_context
 
 MAX_PASSWORD_BYTES: Final = 65_535
 
@@ -132,7 +132,8 @@ class Connection:
 
     async def _connect_to(self, place: int) -> Link:
         try:
-            said, context = self._introduction(), _context(self.settings.tls)
+            tls = self.settings.tls
+            said, context = self._introduction(), None if tls is None else client_context(**asdict(tls))
         except (OSError, ValueError, SettingsError) as error:
             raise SinkRefused(str(error)) from error
         server, timeout_s = self._servers[place], self.settings.timeout_s
@@ -199,16 +200,3 @@ class Connection:
         if self._is_retired or not link.users:
             first.close()  # Nobody needs it any more.
         link.close("the first server is back")
-
-
-def _context(tls: TlsSettings | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(cafile=None if tls.ca_file is None else str(tls.ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = tls.verify_hostname
-    if tls.certificate_file is not None and tls.key_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    if tls.alpn:
-        context.set_alpn_protocols([tls.alpn])
-    return context

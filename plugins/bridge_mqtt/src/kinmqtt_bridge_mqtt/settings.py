@@ -12,6 +12,7 @@ from kinmqtt_bridge_mqtt.topic_line import TopicLine
 from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import check_names, checked, problem_with_file, setting
+from kinmqtt_spi.tls import ClientTls
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
 """The session expiry interval of a session that never expires, as the far broker's limits allow."""
@@ -55,23 +56,10 @@ def _check_topic(topic: str) -> None:
 
 
 @frozen(slots=True)
-class TlsSettings:
+class TlsSettings(ClientTls):
     """How a connection is encrypted."""
 
-    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
-    certificate_file: Path | None = setting(None, help="the client certificate")
-    key_file: Path | None = setting(None, help="its private key")
     alpn: str = setting("", help="the protocol to ask for by ALPN")
-    verify_hostname: bool = setting(True, help="require that the certificate names the server")
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("ca_file", "certificate_file", "key_file"):
-            path = getattr(self, name)
-            problem = None if path is None else problem_with_file(path)
-            if problem is not None:
-                raise ValueError(f"{name}: {problem}")
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file need each other")
 
 
 @frozen(slots=True)

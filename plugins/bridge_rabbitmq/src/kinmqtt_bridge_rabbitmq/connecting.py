@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterator
 from typing import Final
 
 import pika
+from attrs import asdict
 
 from kinmqtt_bridge_rabbitmq.errors import line_of, meaning
 from kinmqtt_bridge_rabbitmq.link import Connection, Link
-from kinmqtt_bridge_rabbitmq.settings import GUEST, ConnectionSettings, TlsSettings, address
+from kinmqtt_bridge_rabbitmq.settings import GUEST, ConnectionSettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
+from kinmqtt_spi.tls import client_context
 
 MAX_PASSWORD_BYTES: Final = 4096
 
@@ -70,7 +71,8 @@ async def _opened(parameters: pika.ConnectionParameters) -> Connection:
 def _parameters(settings: ConnectionSettings) -> Iterator[pika.ConnectionParameters]:
     """Yield what connections to the servers are made with; raises ``SinkRefused`` if a file can't be used."""
     try:
-        context = None if settings.tls is None else _ssl_context(settings.tls)
+        tls = settings.tls
+        context = None if tls is None else client_context(**asdict(tls))
         credentials = pika.PlainCredentials(settings.username, _password(settings))
     except (SettingsError, OSError, ValueError) as error:
         raise SinkRefused(f"the files of the connection can't be used: {line_of(error)}") from error
@@ -96,12 +98,3 @@ def _password(settings: ConnectionSettings) -> str:
     if not password:
         raise ValueError(f"{settings.password_file} is empty")
     return password
-
-
-def _ssl_context(tls: TlsSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if tls.ca_file is None else str(tls.ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = tls.verify_hostname
-    if tls.certificate_file is not None and tls.key_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    return context

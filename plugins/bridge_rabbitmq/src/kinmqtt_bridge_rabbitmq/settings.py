@@ -14,6 +14,7 @@ from kinmqtt_spi.services.bridge import SendSettings
 from kinmqtt_spi.services.outbox import OutboxSettings
 from kinmqtt_spi.settings import checked, problem_with_file, referring, setting
 from kinmqtt_spi.templates import of_message
+from kinmqtt_spi.tls import ClientTls
 from kinmqtt_spi.topics import check_filters
 
 OURS: Final = "mqtt-"
@@ -87,21 +88,6 @@ def _check_files(settings: object, *names: str) -> None:
 
 
 @frozen(slots=True)
-class TlsSettings:
-    """How a connection is encrypted, and who the broker is there."""
-
-    ca_file: Path | None = setting(None, help="trusted CA certificates; by default the system's")
-    certificate_file: Path | None = setting(None, help="the client certificate")
-    key_file: Path | None = setting(None, help="its private key")
-    verify_hostname: bool = setting(True, help="require that the certificate names the server")
-
-    def __attrs_post_init__(self) -> None:
-        _check_files(self, "ca_file", "certificate_file", "key_file")
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file need each other")
-
-
-@frozen(slots=True)
 class ConnectionSettings:
     """A RabbitMQ server or cluster."""
 
@@ -111,7 +97,7 @@ class ConnectionSettings:
     virtual_host: str = setting("/", help="the virtual host", validator=checked(_check_name))
     username: str = setting(GUEST, help="the user; guest is taken only on RabbitMQ's own machine")
     password_file: Path | None = setting(None, help="a file with the user's password; read at each connection")
-    tls: TlsSettings | None = setting(None, help="encryption")
+    tls: ClientTls | None = setting(None, help="encryption")
     heartbeat_s: int = setting(
         30, help="how often both sides show that they are there; after two of them the other counts as away",
         unit="s", minimum=1, maximum=3600,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from kinmqtt_kafka_kit.errors import meaning, text_of
 from kinmqtt_kafka_kit.settings import Connection, SecuritySettings, address
 from kinmqtt_spi.errors import ServiceUnavailable, SettingsError, SinkRefused
 from kinmqtt_spi.settings import read_file
+from kinmqtt_spi.tls import client_context
 
 MAX_PASSWORD_BYTES: Final = 4096
 
@@ -44,7 +44,12 @@ def options(connection: Connection) -> dict[str, Any]:
 def _security(security: SecuritySettings) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if security.encrypts:
-        more["ssl_context"] = _ssl_context(security)
+        more["ssl_context"] = client_context(
+            security.ca_file,
+            security.certificate_file,
+            security.key_file,
+            verify_hostname=security.verify_hostname,
+        )
     if security.authenticates:
         assert security.password_file is not None
         password = read_file(security.password_file, max_bytes=MAX_PASSWORD_BYTES).decode().rstrip("\r\n")
@@ -54,15 +59,6 @@ def _security(security: SecuritySettings) -> dict[str, Any]:
         more["sasl_plain_username"] = security.username
         more["sasl_plain_password"] = password
     return more
-
-
-def _ssl_context(security: SecuritySettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if security.ca_file is None else str(security.ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = security.verify_hostname
-    if security.certificate_file is not None and security.key_file is not None:
-        context.load_cert_chain(security.certificate_file, security.key_file)
-    return context
 
 
 async def why(connection: Connection, error: BaseException) -> SinkRefused | ServiceUnavailable:
