@@ -89,7 +89,11 @@ def test_another_feed_is_said(tmp_path: Path) -> None:
     """If the settings name another provider of the feed, nothing is shipped, and the log says it."""
     plugin, context = configured()
 
-    plugin.start(context)
+    async def main() -> None:
+        plugin.start(context)
+        await plugin.stop()
+
+    asyncio.run(main())
 
     assert "services.feed" in context.log.texts("warn")[0]
 
