@@ -123,7 +123,7 @@ def test_a_sink_with_a_wrong_password_keeps_its_messages(bridged: Bridged, rabbi
 
     bridged.refusal_keeps_messages(
         [
-            "plugins.bridge_rabbitmq.connections.main: RabbitMQ refuses this client: ",
+            f"plugins.bridge_rabbitmq.connections.main: {rabbitmq.address}: RabbitMQ refuses this client: ",
             "check username and password_file",
         ],
         lambda: password.write_text("secret"),
