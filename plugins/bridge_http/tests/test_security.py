@@ -18,30 +18,10 @@ from kinmqtt_bridge_http.sink import HttpSink
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.tls import ClientTls
-from spi_harness.certificates import self_signed
+from spi_harness.certificates import Pair
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 PLACE = "plugins.bridge_http.sinks.out: "
-
-Pair = tuple[Path, Path]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the certificates are."""
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def right(folder: Path) -> Pair:
-    """A certificate that names the server."""
-    return self_signed(folder, "right")
-
-
-@pytest.fixture(scope="module")
-def wrong(folder: Path) -> Pair:
-    """A certificate that names another one."""
-    return self_signed(folder, "wrong", "DNS:elsewhere.example,IP:127.0.0.9")
 
 
 @contextmanager

@@ -16,29 +16,9 @@ from kinmqtt_bridge_rabbitmq.link import Connection
 from kinmqtt_spi.errors import ServiceUnavailable, SinkRefused
 from kinmqtt_spi.tls import ClientTls
 from root_harness.rabbitmq import RabbitMQ
-from spi_harness.certificates import self_signed, signed
+from spi_harness.certificates import Pair, self_signed, signed
 from spi_harness.processes import free_port
 from spi_harness.waiting import until
-
-Pair = tuple[Path, Path]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the certificates are."""
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def right(folder: Path) -> Pair:
-    """A certificate that names the server."""
-    return self_signed(folder, "right")
-
-
-@pytest.fixture(scope="module")
-def wrong(folder: Path) -> Pair:
-    """A certificate that names another one."""
-    return self_signed(folder, "wrong", "DNS:elsewhere.example,IP:127.0.0.9")
 
 
 def send(address: str, queue: str, tls: ClientTls | None) -> None:
