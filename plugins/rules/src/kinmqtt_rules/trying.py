@@ -16,9 +16,6 @@ ADDRESS: Final = "127.0.0.1"
 """The address of the publisher."""
 
 
-CONNECTED: Final = "$events/client/connected"
-
-
 @frozen(slots=True)
 class _About:
     """Stands for the broker: one client is connected."""
